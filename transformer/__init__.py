@@ -1,0 +1,1 @@
+"""The Transformer in JAX: `functional` (pure functions), `modules` (Flax Linen), `training`."""
