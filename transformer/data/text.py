@@ -1,0 +1,73 @@
+"""Text in pieces: UTF-8 files of any size, and cuts that no token crosses."""
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from transformer.errors import UserError
+
+BLOCK = 1 << 20  # bytes read at a time
+PIECE = 1 << 14  # least characters in a piece that is not the last
+
+# A word of GPT-2's rule never extends over a line end that something visible follows, so cutting
+# here leaves the tokens as they are.
+_LINE_END = re.compile(r'\n(?=\S)')
+
+
+def read_text(path: Path, start: float = 0, stop: float = 1) -> Iterator[str]:
+    """The pieces of a UTF-8 file, or of the part from fraction `start` to `stop` of its length.
+
+    Raises:
+        UserError: bytes that are not UTF-8, or a file that cannot be read.
+    """
+    try:
+        with open(path, 'rb') as file:
+            size = path.stat().st_size
+            first, last = (_character_start(file, int(size * share)) for share in (start, stop))
+            file.seek(first)
+            yield from cut_text(_decode(file, first, last))
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}.') from None
+
+
+def cut_text(blocks: Iterable[str]) -> Iterator[str]:
+    """Joins `blocks` and cuts them again, at line ends where there are some."""
+    rest = ''
+    for block in blocks:
+        rest += block
+        begin = 0
+        while len(rest) - begin >= 2 * PIECE:
+            match = _LINE_END.search(rest, begin + PIECE, begin + 2 * PIECE)
+            end = match.end() if match else begin + PIECE
+            yield rest[begin:end]
+            begin = end
+        rest = rest[begin:]
+    if rest:
+        yield rest
+
+
+def _character_start(file, position: int) -> int:
+    """The first position from `position` on that is not inside a UTF-8 character."""
+    file.seek(position)
+    continued = file.read(3)
+    return position + len(continued) - len(continued.lstrip(bytes(range(0x80, 0xC0))))
+
+
+def _decode(file, position: int, stop: int) -> Iterator[str]:
+    """The text of the bytes from `position`, where the file is, to `stop`."""
+    decoder = codecs.getincrementaldecoder('utf-8')()
+    while True:
+        block = file.read(min(BLOCK, stop - position))
+        held = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f'{file.name} is not UTF-8 at byte {position - held + error.start} '
+                f'({error.reason}): convert it, or leave it out of data.path.'
+            ) from None
+        if not block:
+            return
+        yield text
+        position += len(block)

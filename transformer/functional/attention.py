@@ -1,0 +1,228 @@
+"""Scaled dot-product attention and multi-head attention (Vaswani et al. 2017, section 3.2)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from transformer.functional.attention_arguments import (
+    MASKED,
+    AttentionArguments,
+    BiasFn,
+    attention_arguments,
+    dropped_weights,
+    masked_logits,
+)
+
+Array = jax.Array
+
+
+def dot_product_attention(
+    query: ArrayLike,
+    key: ArrayLike,
+    value: ArrayLike,
+    bias: ArrayLike | tuple[BiasFn, Any] | None = None,
+    mask: ArrayLike | None = None,
+    *,
+    scale: float | ArrayLike | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: ArrayLike | None = None,
+    key_value_seq_lengths: ArrayLike | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
+    return_residual: bool = False,
+    softcap: float | None = None,
+    query_segment_ids: ArrayLike | None = None,
+    key_value_segment_ids: ArrayLike | None = None,
+    query_positions: ArrayLike | None = None,
+    key_value_positions: ArrayLike | None = None,
+    sinks: ArrayLike | None = None,
+    dropout_rate: float | ArrayLike = 0.0,
+    dropout_key: ArrayLike | None = None,
+    return_weights: bool = False,
+) -> Array | tuple[Array, ...]:
+    """softmax(query key^T scale + bias) value, for each head (equation 1).
+
+    With the arguments of `jax.nn.dot_product_attention` alone the result is the same, but for
+    queries that may attend to nothing: here they return exactly zero, with zero gradients.
+    Logits are scaled, then capped, then biased, then masked; they and the softmax are float32, or
+    float64 for float64 inputs. Keys and values that are masked out have zero weight but must be
+    finite: zero times NaN is NaN.
+
+    Args:
+        query: float [B, T, N, H], or [T, N, H]: then there is no B in any shape below.
+        key: [B, S, K, H], of the same dtype. N is a multiple of K: query heads n K/N to
+            (n + 1) K/N - 1 share key head n (Ainslie et al. 2023).
+        value: [B, S, K, V], of the same dtype.
+        bias: float array added to the logits, broadcastable to [B, N, T, S], where -inf and
+            finfo.min mask out. Or a pair (bias_fn, bias_params): bias_fn(bias_params,
+            query_positions, key_value_positions) returns [N, T, S] or [B, N, T, S] for the
+            positions below, and is differentiated with respect to bias_params.
+        mask: bool, True = may attend, broadcastable to [B, N, T, S].
+        scale: of the logits; None: H^-0.5.
+        is_causal: attend only where key position <= query position.
+        query_seq_lengths: int [B]; queries from this index on attend to nothing.
+        key_value_seq_lengths: int [B]; keys from this index on are masked out.
+        local_window_size: (left, right), attend only to keys at most `left` positions before and
+            `right` after the query; one int stands for both. None: to all.
+        implementation: a name in IMPLEMENTATIONS; None: the best one for these arguments.
+        return_residual: also return the logsumexp of each query's logits, sinks included, with no
+            gradient; MASKED (-2.4e38) for a query that may attend to nothing.
+        softcap: c; the scaled logits become c tanh(logits / c) (Gemma Team 2024).
+        query_segment_ids: int [T] or [B, T]; attend only where query and key ids are equal.
+        key_value_segment_ids: int [S] or [B, S]; 0 = padding or an empty cache slot, seen by no
+            query. None: those of the queries, if T = S.
+        query_positions: int [T] or [B, T], which causality, window and bias_fn are measured in.
+            None: indices.
+        key_value_positions: int [S] or [B, S]. None: those of the queries, if T = S.
+        sinks: float [N], each a logit that joins its head's softmax and has no value (Xiao et
+            al. 2023, as learned in gpt-oss).
+        dropout_rate: of the weights, in [0, 1]. A Python 0 skips dropout; an array may be traced.
+        dropout_key: one JAX key, or [B] keys, one for each row: then the mask is a function of
+            (the row's key, head, query index, key index) only.
+        return_weights: also return the softmax, as it is before dropout.
+
+    Returns:
+        [B, T, N, V] of the query's dtype; or a tuple of it and of what else was asked for, in
+        this order: the residual [B, T, N] and the weights [B, N, T, S], both in the dtype of the
+        softmax. A row of weights sums to 1 (less with sinks), or to 0 with nothing to attend to.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, or an unknown implementation.
+    """
+    batched = jnp.ndim(query) == 4
+    arguments = attention_arguments(
+        query,
+        key,
+        value,
+        bias,
+        mask,
+        scale=scale,
+        is_causal=is_causal,
+        query_seq_lengths=query_seq_lengths,
+        key_value_seq_lengths=key_value_seq_lengths,
+        local_window_size=local_window_size,
+        softcap=softcap,
+        query_segment_ids=query_segment_ids,
+        key_value_segment_ids=key_value_segment_ids,
+        query_positions=query_positions,
+        key_value_positions=key_value_positions,
+        sinks=sinks,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+    )
+    if implementation not in (None, *IMPLEMENTATIONS):
+        names = ', '.join(sorted(IMPLEMENTATIONS))
+        raise ValueError(f'implementation must be one of {names}, or None; not {implementation!r}.')
+    attend = IMPLEMENTATIONS[implementation or 'xla']
+    output, residual, weights = attend(arguments, return_weights)
+    results = (output, *[residual] * return_residual, *[weights] * return_weights)
+    results = results if batched else tuple(x[0] for x in results)
+    return results if len(results) > 1 else results[0]
+
+
+def multi_head_attention(
+    query_input: ArrayLike,
+    memory: ArrayLike | None,
+    w_query: ArrayLike,
+    w_key: ArrayLike,
+    w_value: ArrayLike,
+    w_out: ArrayLike,
+    *,
+    b_query: ArrayLike | None = None,
+    b_key: ArrayLike | None = None,
+    b_value: ArrayLike | None = None,
+    b_out: ArrayLike | None = None,
+    **attention_arguments: Any,
+) -> Array | tuple[Array, ...]:
+    """Concat(head_1, ..., head_N) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    Vaswani et al. 2017, section 3.2.2.
+
+    Args:
+        query_input: float [B, T, D], or [T, D].
+        memory: float [B, S, D'], or [S, D'], which keys and values are made of: an encoder's
+            output for cross-attention. None: `query_input`, for self-attention.
+        w_query: [D, N, H].
+        w_key, w_value: [D', K, H], N a multiple of K; the value's H may be another.
+        w_out: [N, H, D], H that of the value.
+        b_query, b_key, b_value, b_out: biases [N, H], [K, H], [K, H] and [D].
+        **attention_arguments: further arguments of `dot_product_attention`.
+
+    Returns:
+        [B, T, D], or a tuple that `dot_product_attention` would return, its output so projected.
+
+    Raises:
+        ValueError: as `dot_product_attention`, or widths that differ.
+    """
+    memory = query_input if memory is None else memory
+    query = split_heads(query_input, w_query, b_query)  # [B, T, N, H]
+    key = split_heads(memory, w_key, b_key)  # [B, S, K, H]
+    value = split_heads(memory, w_value, b_value)  # [B, S, K, H]
+    results = dot_product_attention(query, key, value, **attention_arguments)
+    if isinstance(results, tuple):
+        return merge_heads(results[0], w_out, b_out), *results[1:]
+    return merge_heads(results, w_out, b_out)
+
+
+def split_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array:
+    """Projects [..., D] by `w` [D, N, H], plus `b` [N, H], to heads [..., N, H]."""
+    x, w = jnp.asarray(x), jnp.asarray(w)
+    if w.ndim != 3 or x.shape[-1] != w.shape[0]:
+        raise ValueError(f'x {list(x.shape)} and w {list(w.shape)} are not [..., D] and [D, N, H].')
+    heads = jnp.dot(x, w.reshape(w.shape[0], -1)).reshape(*x.shape[:-1], *w.shape[1:])
+    return heads if b is None else heads + b
+
+
+def merge_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array:
+    """Projects heads [..., N, H] by `w` [N, H, D], plus `b` [D], to [..., D]."""
+    x, w = jnp.asarray(x), jnp.asarray(w)
+    if w.ndim != 3 or x.shape[-2:] != w.shape[:2]:
+        raise ValueError(
+            f'x {list(x.shape)} and w {list(w.shape)} are not [..., N, H] and [N, H, D].'
+        )
+    merged = jnp.dot(x.reshape(*x.shape[:-2], -1), w.reshape(-1, w.shape[-1]))
+    return merged if b is None else merged + b
+
+
+def xla_attention(
+    arguments: AttentionArguments, return_weights: bool
+) -> tuple[Array, Array, Array | None]:
+    """The plain implementation, with all [B, N, T, S] logits in memory.
+
+    Returns:
+        Output [B, T, N, V], residual [B, T, N], weights [B, N, T, S] or None.
+    """
+    a = arguments
+    (B, T, N, H), (_, S, K, V) = a.query.shape, a.value.shape
+    # Heads outside, and the query heads of one key head as one long query: two plain batched
+    # matmuls, whatever the number of groups.
+    query = a.query.swapaxes(1, 2).reshape(B, K, N // K * T, H)
+    key, value = a.key.swapaxes(1, 2), a.value.swapaxes(1, 2)  # [B, K, S, H], [B, K, S, V]
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    logits = jnp.einsum('BKTH,BKSH->BKTS', query, key, preferred_element_type=dtype)
+    logits = masked_logits(logits.reshape(B, N, T, S), a)
+
+    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)  # [B, N, T, 1]
+    if a.sinks is not None:
+        sinks = a.sinks.astype(dtype)[:, None, None]  # [N, 1, 1]
+        maximum = jnp.maximum(maximum, jax.lax.stop_gradient(sinks))
+    maximum = jnp.where(maximum == MASKED, 0, maximum)  # then every exponential below is 0
+    weights = jnp.exp(logits - maximum)  # [B, N, T, S], normalised after the product with value
+    total = weights.sum(-1, keepdims=True)  # [B, N, T, 1]
+    if a.sinks is not None:
+        total += jnp.exp(sinks - maximum)
+    empty = total == 0
+    total = jnp.where(empty, 1, total)
+
+    kept = weights if a.dropout_words is None else dropped_weights(weights, a)
+    kept = kept.astype(value.dtype).reshape(B, K, N // K * T, S)
+    output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
+    output = (output.reshape(B, N, T, V) / total).swapaxes(1, 2).astype(query.dtype)
+    residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))
+    return output, residual[..., 0].swapaxes(1, 2), weights / total if return_weights else None
+
+
+# Functions of (AttentionArguments, return_weights) like xla_attention.
+IMPLEMENTATIONS = {'xla': xla_attention}

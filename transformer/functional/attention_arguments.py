@@ -1,0 +1,279 @@
+"""The arguments of attention, checked and normalised once, and what all implementations share.
+
+An implementation that works by blocks slices the fields of an `AttentionArguments`, and takes
+logits, mask and dropout of the slice from the same functions as the plain one.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from transformer.functional.dropout import apply_dropout, dropout_bits, needs_dropout
+from transformer.functional.masks import (
+    causal_mask,
+    combine_masks,
+    length_mask,
+    segment_mask,
+    window_mask,
+)
+
+Array = jax.Array
+BiasFn = Callable[[Any, Array, Array], Array]
+
+# Stands for minus infinity, whose differences are NaN. Within the range of float32 and bfloat16,
+# with room left to subtract a logit.
+MASKED = -2.4e38
+
+
+class AttentionArguments(NamedTuple):
+    """What an implementation computes from: checked, every array with its batch axis."""
+
+    query: Array  # [B, T, N, H]
+    key: Array  # [B, S, K, H]
+    value: Array  # [B, S, K, V]
+    scale: float | ArrayLike
+    softcap: float | None
+    bias: Array | None  # broadcastable to [B, N, T, S]
+    bias_fn: BiasFn | None  # its result is added as bias is
+    bias_params: Any
+    mask: Array | None  # bool, broadcastable to [B, N, T, S]
+    is_causal: bool
+    window: tuple[int, int] | None  # (left, right)
+    query_positions: Array | None  # int32 [T] or [B, T]; None: indices
+    key_positions: Array | None  # int32 [S] or [B, S]; None: indices
+    query_segment_ids: Array | None  # int32 [T], [1, T] or [B, T]; 0 beyond a sequence length
+    key_segment_ids: Array | None  # int32 [S], [1, S] or [B, S]; 0: masked out
+    sinks: Array | None  # [N]
+    dropout_rate: float | ArrayLike
+    dropout_words: Array | None  # uint32 [words] or [B, words]; None: no dropout
+
+
+def attention_arguments(
+    query,
+    key,
+    value,
+    bias,
+    mask,
+    *,
+    scale,
+    is_causal,
+    query_seq_lengths,
+    key_value_seq_lengths,
+    local_window_size,
+    softcap,
+    query_segment_ids,
+    key_value_segment_ids,
+    query_positions,
+    key_value_positions,
+    sinks,
+    dropout_rate,
+    dropout_key,
+) -> AttentionArguments:
+    """Checks and normalises the arguments that `dot_product_attention` documents.
+
+    Raises:
+        ValueError: names the argument, its shape or dtype, and what is expected.
+    """
+    rowwise = jnp.ndim(query) == 4  # without a batch axis, one dropout key is that of the row
+    query, key, value = _checked_inputs(query, key, value)
+    (B, T, N, H), S = query.shape, key.shape[1]
+    bias_fn, bias_params = bias if isinstance(bias, tuple) else (None, None)
+    positions = _pair('positions', query_positions, key_value_positions, B, T, S)
+    segment_ids = _pair('segment_ids', query_segment_ids, key_value_segment_ids, B, T, S)
+    lengths = query_seq_lengths, key_value_seq_lengths
+    segment_ids = _cut_to_lengths(segment_ids, lengths, B, T, S)
+    return AttentionArguments(
+        query=query,
+        key=key,
+        value=value,
+        scale=H**-0.5 if scale is None else scale,
+        softcap=_checked_softcap(softcap),
+        bias=None if bias_fn else _checked_bias(bias, (B, N, T, S)),
+        bias_fn=bias_fn,
+        bias_params=bias_params,
+        mask=_checked_mask(mask, (B, N, T, S)),
+        is_causal=is_causal,
+        window=_checked_window(local_window_size),
+        query_positions=positions[0],
+        key_positions=positions[1],
+        query_segment_ids=segment_ids[0],
+        key_segment_ids=segment_ids[1],
+        sinks=_checked_sinks(sinks, N),
+        dropout_rate=dropout_rate,
+        dropout_words=_dropout_words(dropout_rate, dropout_key, B, rowwise),
+    )
+
+
+def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
+    """Scales, caps, biases and masks the products query key^T [B, N, T, S]; masked ones: MASKED."""
+    a, (T, S) = arguments, logits.shape[-2:]
+    queries = jnp.arange(T) if a.query_positions is None else a.query_positions
+    keys = jnp.arange(S) if a.key_positions is None else a.key_positions
+    logits = logits * jnp.asarray(a.scale, logits.dtype)
+    if a.softcap is not None:
+        logits = a.softcap * jnp.tanh(logits / a.softcap)
+    if a.bias is not None:
+        logits = logits + a.bias.astype(logits.dtype)
+    if a.bias_fn is not None:
+        bias = _checked_bias(a.bias_fn(a.bias_params, queries, keys), logits.shape)
+        logits = logits + bias.astype(logits.dtype)
+    if a.bias is not None or a.bias_fn is not None:
+        logits = jnp.where(logits <= MASKED, MASKED, logits)  # an additive mask is a mask
+    allowed = combine_masks(
+        a.mask,
+        causal_mask(queries, keys) if a.is_causal else None,
+        window_mask(queries, keys, *a.window) if a.window else None,
+        None if a.key_segment_ids is None else segment_mask(a.query_segment_ids, a.key_segment_ids),
+    )
+    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
+
+
+def dropped_weights(weights: Array, arguments: AttentionArguments) -> Array:
+    """Dropout of weights [B, N, T, S]: see `dropout_key` of `dot_product_attention`."""
+    B, N, T, S = weights.shape
+    words = arguments.dropout_words
+    coordinates = [jnp.arange(N)[:, None, None], jnp.arange(T)[:, None], jnp.arange(S)]
+    if words.ndim == 1:
+        coordinates.insert(0, jnp.arange(B)[:, None, None, None])
+    else:
+        words = words[:, None, None, None]  # [B, 1, 1, 1, words]
+    return apply_dropout(weights, arguments.dropout_rate, dropout_bits(words, *coordinates))
+
+
+def _checked_inputs(query, key, value) -> tuple[Array, Array, Array]:
+    """query, key and value with a batch axis."""
+    inputs = {'query': query, 'key': key, 'value': value}
+    inputs = {name: jnp.asarray(x) for name, x in inputs.items()}
+    shapes = ', '.join(f'{name} {list(x.shape)}' for name, x in inputs.items())
+    dtypes = ', '.join(f'{name} {x.dtype}' for name, x in inputs.items())
+    q, k, v = inputs.values()
+    if not (q.ndim == k.ndim == v.ndim and q.ndim in (3, 4)):
+        raise ValueError(f'query, key and value must all be BTNH or all TNH; got {shapes}.')
+    if not (q.dtype == k.dtype == v.dtype and jnp.issubdtype(q.dtype, jnp.floating)):
+        raise ValueError(f'query, key and value must have one floating dtype; got {dtypes}.')
+    if q.ndim == 3:
+        q, k, v = q[None], k[None], v[None]
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            f'query, key and value must be [B, T, N, H], [B, S, K, H] and [B, S, K, V]; '
+            f'got {shapes}.'
+        )
+    if k.shape[2] == 0 or q.shape[2] % k.shape[2]:
+        raise ValueError(f"the query's heads must be a multiple of the key's; got {shapes}.")
+    return q, k, v
+
+
+def _checked_bias(bias, shape) -> Array | None:
+    if bias is not None and not jnp.issubdtype(jnp.asarray(bias).dtype, jnp.floating):
+        raise ValueError(
+            f'bias must be floating, not {jnp.asarray(bias).dtype}: pass a boolean array as mask.'
+        )
+    return _broadcastable('bias', bias, shape)
+
+
+def _checked_mask(mask, shape) -> Array | None:
+    if mask is not None and jnp.asarray(mask).dtype != bool:
+        raise ValueError(
+            f'mask must be boolean, True = may attend, not {jnp.asarray(mask).dtype}: '
+            'pass an additive mask as bias.'
+        )
+    return _broadcastable('mask', mask, shape)
+
+
+def _broadcastable(name, x, shape) -> Array | None:
+    """`x` with four axes, each as in `shape` [B, N, T, S] or 1."""
+    if x is None:
+        return None
+    x = jnp.asarray(x)
+    full = (1,) * (4 - x.ndim) + x.shape
+    if len(full) != 4 or any(
+        size not in (1, whole) for size, whole in zip(full, shape, strict=True)
+    ):
+        raise ValueError(
+            f'{name} {list(x.shape)} does not broadcast to [B, N, T, S] = {list(shape)}.'
+        )
+    return x.reshape(full)
+
+
+def _pair(name, query, key, B, T, S) -> tuple[Array | None, Array | None]:
+    """Integers of queries and keys, the keys' by default those of the queries."""
+    if query is None and key is None:
+        return None, None
+    if query is None:
+        raise ValueError(f'key_value_{name} needs query_{name} beside it.')
+    if key is None:
+        if T != S:
+            raise ValueError(
+                f'query_{name} needs key_value_{name}: there are {T} queries, {S} keys.'
+            )
+        key = query
+    return (
+        _integers(f'query_{name}', query, ((T,), (1, T), (B, T))),
+        _integers(f'key_value_{name}', key, ((S,), (1, S), (B, S))),
+    )
+
+
+def _integers(name, x, shapes) -> Array:
+    x = jnp.asarray(x)
+    if x.shape not in shapes or not jnp.issubdtype(x.dtype, jnp.integer):
+        expected = ' or '.join(str(list(shape)) for shape in dict.fromkeys(shapes))
+        raise ValueError(f'{name} must be integers {expected}; got {x.dtype} {list(x.shape)}.')
+    return x.astype(jnp.int32)
+
+
+def _cut_to_lengths(segment_ids, lengths, B, T, S) -> tuple[Array | None, Array | None]:
+    """Segment ids that are 0 beyond the sequence lengths, which so need no rule of their own."""
+    if all(x is None for x in lengths):
+        return segment_ids
+    cut = []
+    for name, x, ids, L in zip(('query', 'key_value'), lengths, segment_ids, (T, S), strict=True):
+        ids = jnp.ones((1, L), jnp.int32) if ids is None else ids
+        if x is not None:
+            valid = length_mask(_integers(f'{name}_seq_lengths', jnp.atleast_1d(x), ((B,),)), L)
+            ids = jnp.where(valid, ids, 0)
+        cut.append(ids)
+    return cut[0], cut[1]
+
+
+def _checked_window(size) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    try:
+        left, right = size if isinstance(size, tuple) else (size, size)
+        left, right = operator.index(left), operator.index(right)
+    except (TypeError, ValueError):
+        left = right = -1
+    if left < 0 or right < 0:
+        raise ValueError(
+            f'local_window_size must be an int or (left, right), none negative; not {size!r}.'
+        )
+    return left, right
+
+
+def _checked_softcap(softcap) -> float | None:
+    if isinstance(softcap, int | float) and softcap <= 0:
+        raise ValueError(f'softcap must be positive, or None for no cap; not {softcap}.')
+    return softcap
+
+
+def _checked_sinks(sinks, N) -> Array | None:
+    if sinks is not None and jnp.shape(sinks) != (N,):
+        raise ValueError(f'sinks must be one logit a query head, [{N}]; got {jnp.shape(sinks)}.')
+    return None if sinks is None else jnp.asarray(sinks)
+
+
+def _dropout_words(rate, key, B, rowwise) -> Array | None:
+    if not needs_dropout(rate, key):
+        return None
+    words = jax.random.key_data(key)
+    if words.ndim == 1 and not rowwise:
+        words = words[None]
+    if words.ndim != 1 and words.shape[:-1] != (B,):
+        raise ValueError(
+            f'dropout_key must be one key or one for each of {B} rows; got {words.shape[:-1]}.'
+        )
+    return words

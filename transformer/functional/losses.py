@@ -1,0 +1,104 @@
+"""The losses of language models, one number a token; sums come with the sum of their weights.
+
+Means are left to the caller, who adds the sums over micro-batches and devices and divides once.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+
+def cross_entropy(
+    logits: Array,
+    targets: Array,
+    *,
+    label_smoothing: ArrayLike = 0.0,
+    z_loss: ArrayLike = 0.0,
+) -> Array:
+    """Negative log-likelihood of each target, in nats.
+
+    log Z - (1 - e) logits[target] - e mean(logits) + z_loss (log Z)^2,  Z = sum exp(logits)
+
+    With label smoothing e, every one of the V tokens gets e / V of the target distribution and
+    the target 1 - e more (Szegedy et al. 2016; torch's convention, not e / (V - 1)). The z-loss
+    keeps log Z near 0 (Chowdhery et al. 2022, section 5).
+
+    Args:
+        logits: [..., V].
+        targets: [...] integer ids. An id outside [0, V) gives NaN; `weighted_sum` ignores it
+            where the weight is 0.
+        label_smoothing: in [0, 1], a number or a traced scalar. A Python 0 costs nothing.
+        z_loss: coefficient, a number or a traced scalar. A Python 0 costs nothing.
+
+    Returns:
+        [...] float32, or float64 for float64 logits. Low-precision logits are summed in float32.
+    """
+    log_z, target, mean = _row_statistics(logits, targets)
+    losses = log_z - target
+    if not _is_zero(label_smoothing):
+        losses += label_smoothing * (target - mean)
+    if not _is_zero(z_loss):
+        losses += z_loss * jnp.square(log_z)
+    return losses
+
+
+def weighted_sum(losses: Array, weights: ArrayLike) -> tuple[Array, Array]:
+    """The sum of weights * losses, and the sum of the weights.
+
+    A weight of 0 removes its loss from the sum and from every gradient, even a NaN.
+
+    Args:
+        losses: [...].
+        weights: [...] of the same shape, numbers or booleans.
+
+    Returns:
+        Two scalars in the dtype of the losses.
+    """
+    weights = jnp.asarray(weights, losses.dtype)
+    return jnp.sum(jnp.where(weights == 0, 0, losses) * weights), jnp.sum(weights)
+
+
+def correct_predictions(logits: Array, targets: Array) -> Array:
+    """[...] boolean: True where the largest of the logits [..., V] is the target's."""
+    return jnp.argmax(logits, axis=-1) == targets
+
+
+@jax.custom_vjp
+def _row_statistics(logits: Array, targets: Array) -> tuple[Array, Array, Array]:
+    """log sum exp, the target's logit and the mean of each row.
+
+    The derivative is written by hand because it then takes one pass, which reads the logits and
+    writes their gradient; XLA's own stores exponentials and scatters.
+    """
+    x = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    valid = (targets >= 0) & (targets < x.shape[-1])
+    index = jnp.where(valid, targets, 0)[..., None]
+    target = jnp.take_along_axis(x, index, axis=-1, mode='clip')[..., 0]
+    target = jnp.where(valid, target, jnp.nan)
+    return jax.nn.logsumexp(x, axis=-1), target, jnp.mean(x, axis=-1)
+
+
+def _row_statistics_fwd(logits, targets):
+    log_z, target, mean = _row_statistics(logits, targets)
+    return (log_z, target, mean), (logits, targets, log_z)
+
+
+def _row_statistics_bwd(residuals, cotangents):
+    logits, targets, log_z = residuals
+    d_log_z, d_target, d_mean = (d[..., None] for d in cotangents)  # [..., 1]
+    probabilities = jnp.exp(logits.astype(log_z.dtype) - log_z[..., None])  # [..., V]
+    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    gradient = d_log_z * probabilities + d_mean / logits.shape[-1]
+    gradient += jnp.where(is_target, d_target, 0)
+    # A row that nothing depends on has a zero gradient, though its logits be NaN.
+    gradient = jnp.where(d_log_z == 0, 0, gradient)
+    return gradient.astype(logits.dtype), np.zeros(targets.shape, jax.dtypes.float0)
+
+
+_row_statistics.defvjp(_row_statistics_fwd, _row_statistics_bwd)
+
+
+def _is_zero(rate: ArrayLike) -> bool:
+    return isinstance(rate, int | float) and rate == 0

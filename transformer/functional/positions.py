@@ -1,0 +1,305 @@
+"""Position encodings: sinusoidal, rotary (RoPE), ALiBi and T5's relative buckets.
+
+Each function takes explicit positions, so that packed rows, left padding and cached decoding need
+nothing special. Phases are computed in float32 or better: bfloat16 cannot tell 256 from 257.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike, DTypeLike
+
+
+def sinusoidal(
+    positions: ArrayLike, dim: int, *, layout: str = 'interleaved', base: float = 10_000.0
+) -> Array:
+    """Sines and cosines of the positions (Vaswani et al. 2017, section 3.5).
+
+    PE(p, 2i) = sin(p / base^(2i/dim)),  PE(p, 2i+1) = cos(p / base^(2i/dim))
+
+    Args:
+        positions: [...], in tokens.
+        dim: width of the encoding, even.
+        layout: 'interleaved' alternates sine and cosine as above; 'half' puts all sines before
+            all cosines (Marian).
+        base: the longest wavelength is 2 pi base^(1 - 2/dim) tokens.
+
+    Returns:
+        [..., dim] float32 (float64 for float64 positions).
+
+    Raises:
+        ValueError: an odd dim or an unknown layout.
+    """
+    _check_layout(layout)
+    _check_even('dim', dim)
+    angles = _angles(positions, _geometric(dim, base), jnp.result_type(positions))  # [..., dim/2]
+    return _join(jnp.sin(angles), jnp.cos(angles), layout)
+
+
+def rope_frequencies(
+    dim: int,
+    *,
+    base: float = 10_000.0,
+    scaling: str = 'none',
+    factor: float = 1.0,
+    original_length: int | None = None,
+    low_frequency_factor: float = 1.0,
+    high_frequency_factor: float = 4.0,
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+) -> tuple[np.ndarray, float]:
+    """The angles per token of rotary embeddings, scaled for a longer context.
+
+    Unscaled, pair i turns by base^(-2i/dim) a token (Su et al. 2021, section 3.2.2). With
+    `scaling`, a context `factor` times the trained one is reached by
+
+    - 'linear': every angle divided by factor (Chen et al. 2023);
+    - 'ntk': base multiplied by factor^(dim / (dim - 2)), so that the slowest pair is divided by
+      factor and the fastest is unchanged;
+    - 'yarn': pairs that turn more than beta_fast times in original_length are unchanged, those
+      that turn less than beta_slow times are divided by factor, with a ramp between, linear in i
+      and cut at whole pairs (Peng et al. 2023, section 3.2). Attention is sharpened as well;
+    - 'llama3': the same idea, with a ramp linear in the number of turns, from
+      low_frequency_factor to high_frequency_factor (Llama 3.1).
+
+    Args:
+        dim: number of rotated dimensions, even.
+        base: the slowest pair turns base^(2/dim - 1) radians a token.
+        scaling: 'none', 'linear', 'ntk', 'yarn' or 'llama3'.
+        factor: of context extension, at least 1.
+        original_length: the trained context in tokens; yarn and llama3 need it.
+        low_frequency_factor: llama3, in turns.
+        high_frequency_factor: llama3, in turns.
+        beta_fast: yarn, in turns.
+        beta_slow: yarn, in turns.
+
+    Returns:
+        Frequencies [dim/2] in radians a token, a float64 NumPy constant that `apply_rope` rounds
+        to its own dtype; and the attention factor, which multiplies cosines and sines: for yarn
+        0.1 ln(factor) + 1, otherwise 1.
+
+    Raises:
+        ValueError: an odd dim, an unknown scaling, a factor below 1, a missing original_length.
+    """
+    _check_even('dim', dim)
+    if factor < 1:
+        raise ValueError(f'factor must be at least 1, not {factor}.')
+    if scaling in ('yarn', 'llama3') and original_length is None:
+        raise ValueError(f'scaling {scaling!r} needs original_length, the trained context.')
+    attention_factor = 1.0
+    if scaling == 'none':
+        return _geometric(dim, base), attention_factor
+    if scaling == 'ntk':
+        if dim == 2:
+            raise ValueError("scaling 'ntk' needs a dim of at least 4.")
+        return _geometric(dim, base * factor ** (dim / (dim - 2))), attention_factor
+
+    frequencies = _geometric(dim, base)
+    if scaling == 'linear':
+        kept = 0.0
+    elif scaling == 'yarn':
+        first = _pair_of_turns(beta_fast, dim, base, original_length)
+        last = _pair_of_turns(beta_slow, dim, base, original_length)
+        first, last = max(math.floor(first), 0), min(math.ceil(last), dim - 1)
+        kept = 1 - np.clip((np.arange(dim // 2) - first) / max(last - first, 1e-3), 0, 1)
+        attention_factor = 0.1 * math.log(factor) + 1
+    elif scaling == 'llama3':
+        turns = original_length * frequencies / (2 * math.pi)
+        span = high_frequency_factor - low_frequency_factor
+        kept = np.clip((turns - low_frequency_factor) / span, 0, 1)
+    else:
+        raise ValueError(
+            f'scaling must be one of none, linear, ntk, yarn, llama3; not {scaling!r}.'
+        )
+    return frequencies * (kept + (1 - kept) / factor), attention_factor
+
+
+def apply_rope(
+    x: Array,
+    positions: ArrayLike,
+    frequencies: ArrayLike,
+    *,
+    layout: str = 'half',
+    attention_factor: float = 1.0,
+) -> Array:
+    """Rotates pairs of features by position times frequency (Su et al. 2021, equation 34).
+
+    (a, b) -> (a cos - b sin, b cos + a sin), so that the product of a query and a key depends on
+    their distance only.
+
+    Args:
+        x: [B, T, N, H] queries or keys.
+        positions: [B, T] or [T], in tokens.
+        frequencies: [D/2] radians a token. The first D features of x are rotated; the other
+            H - D pass unchanged.
+        layout: 'half' pairs feature i with i + D/2 (GPT-NeoX, LLaMA in `transformers`);
+            'interleaved' pairs 2i with 2i + 1 (the paper, GPT-J).
+        attention_factor: multiplies the rotated features; see `rope_frequencies`.
+
+    Returns:
+        [B, T, N, H] in the dtype of x. Angles and products are float32, or float64 for float64.
+
+    Raises:
+        ValueError: an unknown layout, or more frequencies than pairs of features.
+    """
+    _check_layout(layout)
+    rotated = 2 * len(frequencies)
+    if rotated > x.shape[-1]:
+        raise ValueError(f'{len(frequencies)} frequencies do not fit a head of {x.shape[-1]}.')
+    angles = _angles(positions, frequencies, x.dtype)[..., None, :]  # [(B), T, 1, D/2]
+    cos, sin = attention_factor * jnp.cos(angles), attention_factor * jnp.sin(angles)
+    if layout == 'half':
+        a, b = x[..., : rotated // 2], x[..., rotated // 2 : rotated]  # [B, T, N, D/2]
+    else:
+        a, b = x[..., 0:rotated:2], x[..., 1:rotated:2]
+    y = _join(a * cos - b * sin, b * cos + a * sin, layout).astype(x.dtype)  # [B, T, N, D]
+    return y if rotated == x.shape[-1] else jnp.concatenate([y, x[..., rotated:]], axis=-1)
+
+
+def alibi_slopes(num_heads: int) -> Array:
+    """The slopes of attention with linear biases (Press et al. 2022, section 3).
+
+    For n heads, a power of two, 2^(-8/n), 2^(-16/n), ..., 2^-8. For another number, those of the
+    power of two below, then every second one of twice that power (as BLOOM).
+
+    Returns:
+        [num_heads] float32.
+    """
+    power = 2 ** int(math.log2(num_heads))
+    exponents = np.arange(1, power + 1) * 8 / power
+    between = np.arange(1, 2 * (num_heads - power), 2) * 4 / power
+    return jnp.asarray(2.0 ** -np.concatenate([exponents, between]), jnp.float32)
+
+
+def alibi_bias(slopes: Array, query_positions: ArrayLike, key_positions: ArrayLike) -> Array:
+    """The bias -slope * |query position - key position| (Press et al. 2022).
+
+    Under a causal mask it differs from BLOOM's slope * key position by a constant for each query,
+    which the softmax does not see.
+
+    Args:
+        slopes: [N].
+        query_positions: [T] or [B, T], in tokens.
+        key_positions: [S] or [B, S].
+
+    Returns:
+        [N, T, S] or [B, N, T, S], in the dtype of the slopes.
+    """
+    distances = jnp.abs(_relative(query_positions, key_positions))[..., None, :, :]
+    return -slopes[:, None, None] * distances.astype(slopes.dtype)
+
+
+def relative_buckets(
+    relative_position: ArrayLike,
+    *,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+    bidirectional: bool = True,
+) -> Array:
+    """T5's buckets of relative positions (Raffel et al. 2020, section 2.1).
+
+    Of the n buckets of a direction, the first n/2 hold one distance each; the others grow
+    logarithmically up to max_distance, and the last holds all that is further.
+
+    Args:
+        relative_position: [...] integers, key position minus query position.
+        num_buckets: of both directions together.
+        max_distance: in tokens, where the last bucket begins at the latest.
+        bidirectional: True gives half of the buckets, the upper, to keys after the query; False
+            puts all of those in bucket 0.
+
+    Returns:
+        [...] int32 in [0, num_buckets).
+
+    Raises:
+        ValueError: too few buckets, or a max_distance that leaves the logarithm no room.
+    """
+    relative_position = jnp.asarray(relative_position)
+    count = num_buckets // 2 if bidirectional else num_buckets  # of one direction
+    exact = count // 2
+    if exact < 1 or max_distance <= exact:
+        raise ValueError(
+            f'num_buckets {num_buckets} and max_distance {max_distance} leave no logarithmic '
+            f'buckets: max_distance must exceed {exact}, which must be at least 1.'
+        )
+    if bidirectional:
+        offset, distance = count * (relative_position > 0), jnp.abs(relative_position)
+    else:
+        offset, distance = 0, jnp.maximum(-relative_position, 0)
+    # Integer bounds, because a device's float32 logarithm may fall on either side of a bound.
+    log_step = math.log(max_distance / exact) / (count - exact)
+    bounds = [math.ceil(exact * math.exp(k * log_step) - 1e-6) for k in range(1, count - exact)]
+    bucket = jnp.minimum(distance, exact)
+    for bound in bounds:
+        bucket += distance >= bound
+    return (offset + bucket).astype(jnp.int32)
+
+
+def relative_bias(
+    table: Array,
+    query_positions: ArrayLike,
+    key_positions: ArrayLike,
+    *,
+    max_distance: int = 128,
+    bidirectional: bool = True,
+) -> Array:
+    """T5's learned bias of each head for each bucket of relative positions.
+
+    Args:
+        table: [num_buckets, N].
+        query_positions: [T] or [B, T], in tokens.
+        key_positions: [S] or [B, S].
+        max_distance: see `relative_buckets`.
+        bidirectional: see `relative_buckets`.
+
+    Returns:
+        [N, T, S] or [B, N, T, S], in the dtype of the table.
+
+    Raises:
+        ValueError: as `relative_buckets`.
+    """
+    buckets = relative_buckets(
+        _relative(query_positions, key_positions),
+        num_buckets=len(table),
+        max_distance=max_distance,
+        bidirectional=bidirectional,
+    )  # [(B), T, S]
+    return jnp.moveaxis(table[buckets], -1, -3)
+
+
+def _geometric(dim: int, base: float) -> np.ndarray:
+    return float(base) ** (-np.arange(0, dim, 2) / dim)
+
+
+def _angles(positions: ArrayLike, frequencies: ArrayLike, dtype: DTypeLike) -> Array:
+    dtype = jnp.promote_types(dtype, jnp.float32)
+    return jnp.asarray(positions, dtype)[..., None] * jnp.asarray(frequencies, dtype)
+
+
+def _join(first: Array, second: Array, layout: str) -> Array:
+    if layout == 'half':
+        return jnp.concatenate([first, second], axis=-1)
+    return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
+
+
+def _pair_of_turns(turns: float, dim: int, base: float, length: int) -> float:
+    """The (fractional) pair that makes so many turns in `length` tokens."""
+    return dim * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+
+def _relative(query_positions: ArrayLike, key_positions: ArrayLike) -> Array:
+    """Key minus query position: [(B), T, S]."""
+    query_positions, key_positions = jnp.asarray(query_positions), jnp.asarray(key_positions)
+    return key_positions[..., None, :] - query_positions[..., :, None]
+
+
+def _check_layout(layout: str) -> None:
+    if layout not in ('half', 'interleaved'):
+        raise ValueError(f"layout must be 'half' or 'interleaved', not {layout!r}.")
+
+
+def _check_even(name: str, value: int) -> None:
+    if value % 2 or value < 2:
+        raise ValueError(f'{name} must be even and positive, not {value}.')

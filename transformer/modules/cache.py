@@ -1,0 +1,74 @@
+"""Keys and values of the past: an argument and a result of the model, never hidden state."""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from transformer.config import TransformerConfig
+
+
+@struct.dataclass
+class LayerCache:
+    """What one layer's self-attention keeps. Every leaf has the batch first.
+
+    Attributes:
+        key, value: [B, S, K, H], keys already rotated.
+        positions: [B, S] of the cached tokens.
+        segment_ids: [B, S], 0 = an empty slot.
+        index: [B] the slot that the next token of each row goes to.
+    """
+
+    key: jax.Array
+    value: jax.Array
+    positions: jax.Array
+    segment_ids: jax.Array
+    index: jax.Array
+
+
+def init_cache(config: TransformerConfig, batch: int, size: int) -> tuple[LayerCache, ...]:
+    """Empty caches of `size` slots for the layers of the stack that makes the logits."""
+    shape = (batch, size, config.kv_heads, config.dim_per_head)
+    layer = LayerCache(
+        key=jnp.zeros(shape, config.dtype),
+        value=jnp.zeros(shape, config.dtype),
+        positions=jnp.zeros((batch, size), jnp.int32),
+        segment_ids=jnp.zeros((batch, size), jnp.int32),
+        index=jnp.zeros(batch, jnp.int32),
+    )
+    return (layer,) * config.num_layers
+
+
+def append(
+    cache: LayerCache,
+    key: jax.Array,
+    value: jax.Array,
+    positions: jax.Array,
+    segment_ids: jax.Array,
+) -> LayerCache:
+    """The cache with T tokens more in each row, key and value [B, T, K, H].
+
+    Padding (segment 0) may stand on either side of a row. That on the right does not advance the
+    row's index: the next token overwrites it. The caller sees to it that T slots are left:
+    a write past the end would land on the last slots.
+
+    Raises:
+        ValueError: T exceeds the size of the cache.
+    """
+    length, size = key.shape[1], cache.key.shape[1]
+    if length > size:
+        raise ValueError(f'{length} tokens do not fit a cache of {size} slots.')
+
+    def write(slots, new):
+        update = jax.lax.dynamic_update_slice_in_dim
+        return jax.vmap(lambda row, part, start: update(row, part, start, 0))(
+            slots, new.astype(slots.dtype), cache.index
+        )
+
+    used = jnp.where(segment_ids > 0, jnp.arange(1, length + 1), 0).max(axis=1)
+    return LayerCache(
+        key=write(cache.key, key),
+        value=write(cache.value, value),
+        positions=write(cache.positions, positions),
+        segment_ids=write(cache.segment_ids, segment_ids),
+        index=cache.index + used.astype(cache.index.dtype),
+    )

@@ -1,0 +1,177 @@
+"""The Transformer: embeddings, one or two stacks, head. Every topology is this one module."""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import struct
+
+from transformer.config import TransformerConfig
+from transformer.functional import ACTIVATIONS
+from transformer.modules.cache import LayerCache
+from transformer.modules.context import Context, Dropout
+from transformer.modules.stack import Stack
+from transformer.modules.weights import Table, Weights, make_norm
+
+Batch = Mapping[str, jax.Array]
+
+
+@struct.dataclass
+class Memory:
+    """An encoder's output as the decoder's layers read it while decoding.
+
+    Attributes:
+        layers: keys and values [B, S, K, H] of every layer's cross-attention.
+        segment_ids: [B, S], 0 = padding; None: one segment a row.
+    """
+
+    layers: tuple[tuple[jax.Array, jax.Array], ...]
+    segment_ids: jax.Array | None
+
+
+class Head(nn.Module):
+    """Features [B, T, D] -> float32 logits [B, T, V], by the table [V, D] if tied."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
+        config = self.config
+        width = (config.embed_dim,)
+        if config.head == 'masked_lm':  # Devlin et al. 2019: one more layer before the table
+            kernel, bias = Weights(config, width, width, True, name='transform')()
+            x = make_norm(config, name='norm')(ACTIVATIONS[config.activation](x @ kernel + bias))
+        if config.tie_embeddings:
+            kernel = table.T
+        else:
+            kernel, _ = Weights(config, width, (config.vocab_size,), name='output')()
+        logits = jnp.matmul(x, kernel, preferred_element_type=_at_least_float32(x.dtype))
+        logits = logits * config.logits_scale
+        if config.head_bias:
+            dtype = jnp.dtype(config.param_dtype)
+            logits += self.param('bias', nn.initializers.zeros, (config.vocab_size,), dtype)
+        if config.logits_softcap is not None:
+            logits = config.logits_softcap * jnp.tanh(logits / config.logits_softcap)
+        return logits
+
+
+class Transformer(nn.Module):
+    """An encoder, a decoder or both, as `config.topology` says.
+
+    A batch is a mapping of [B, T] arrays: `tokens`, and optionally `positions` (default: the
+    index), `segment_ids` (1, 2, ...; 0 = padding; default: all one segment) and `token_types`, for
+    the stack that makes the logits; `encoder_tokens`, `encoder_positions`, `encoder_segment_ids`
+    [B, S] for the encoder of an encoder_decoder. Without a cache, the tokens of a segment are
+    contiguous and in the order of their positions. Ids must be below `vocab_size`.
+
+    Dropout happens if and only if `dropout` is given: that is the whole difference between
+    training and evaluation.
+    """
+
+    config: TransformerConfig
+
+    def setup(self):
+        config = self.config
+        std = config.init_std if config.embedding_std is None else config.embedding_std
+        if config.init == 'xavier' and config.embedding_std is None:
+            std = config.embed_dim**-0.5
+        self.embedding = Table(config, config.vocab_size, config.embed_dim, std)
+        if config.topology == 'encoder_decoder' and not config.share_embeddings:
+            self.encoder_embedding = Table(config, config.vocab_size, config.embed_dim, std)
+        if config.num_token_types:
+            self.token_types = Table(
+                config, config.num_token_types, config.embed_dim, config.init_std
+            )
+        if config.topology != 'decoder':
+            self.encoder = Stack(config, 'encoder')
+        if config.topology != 'encoder':
+            self.decoder = Stack(config, 'decoder')
+        if config.head != 'none':
+            self.head = Head(config)
+        if config.pooler:
+            width = (config.embed_dim,)
+            self.pooler = Weights(config, width, width, True)
+
+    def __call__(self, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
+        """Logits [B, T, V], or features [B, T, D] if the head is 'none'."""
+        features, _ = self.features(batch, dropout)
+        if self.config.pooler and self.is_initializing():
+            self.pooled(features)
+        return features if self.config.head == 'none' else self.logits(features)
+
+    def features(
+        self,
+        batch: Batch,
+        dropout: Dropout | None = None,
+        cache: tuple[LayerCache, ...] | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[jax.Array, tuple[LayerCache, ...] | None]:
+        """Features [B, T, D] of the stack that makes the logits, and the caches with T more tokens.
+
+        Args:
+            cache: one entry a layer; tokens then attend to what is cached too.
+            memory: of an encoder_decoder, from `encode_memory`; by default the encoder is run here.
+        """
+        config = self.config
+        x = self._embed(self.embedding, batch['tokens'], batch.get('token_types'))
+        context = self._context(batch, '', dropout)
+        if cache is not None and context.segment_ids is None:
+            context = context.replace(segment_ids=jnp.ones(batch['tokens'].shape, jnp.int32))
+        if config.topology == 'encoder':
+            return self.encoder(x, context)
+        if config.topology == 'encoder_decoder' and memory is None:
+            context = context.replace(
+                memory=self.encode(batch, dropout),
+                memory_segment_ids=batch.get('encoder_segment_ids'),
+            )
+        elif memory is not None:
+            context = context.replace(memory_segment_ids=memory.segment_ids)
+        if context.memory_segment_ids is not None and context.segment_ids is None:
+            context = context.replace(segment_ids=jnp.ones(batch['tokens'].shape, jnp.int32))
+        return self.decoder(x, context, cache, None if memory is None else memory.layers)
+
+    def logits(self, features: jax.Array) -> jax.Array:
+        """Float32 logits [B, T, V] of features [B, T, D]."""
+        return self.head(features, self.embedding())
+
+    def encode(self, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
+        """The encoder's output [B, S, D] of an encoder_decoder."""
+        table = self.embedding if self.config.share_embeddings else self.encoder_embedding
+        x = self._embed(table, batch['encoder_tokens'])
+        if dropout is not None:
+            dropout = dropout.fold(1)  # apart from the decoder's
+        features, _ = self.encoder(x, self._context(batch, 'encoder_', dropout))
+        return features
+
+    def encode_memory(self, batch: Batch) -> Memory:
+        """The encoder's output, projected once for every layer of the (unrolled) decoder."""
+        return Memory(
+            self.decoder.project_memory(self.encode(batch)), batch.get('encoder_segment_ids')
+        )
+
+    def pooled(self, features: jax.Array) -> jax.Array:
+        """BERT's pooled output [B, D]: tanh of a projection of the first token's features."""
+        kernel, bias = self.pooler()
+        return jnp.tanh(features[:, 0] @ kernel + bias)
+
+    def _embed(self, table, tokens, token_types=None):
+        x = table()[tokens]  # [B, T, D]
+        if not math.isclose(self.config.embed_scale, 1.0):
+            x *= jnp.asarray(self.config.embed_scale, x.dtype)
+        if self.config.num_token_types:
+            types = jnp.zeros_like(tokens) if token_types is None else token_types
+            x += self.token_types()[types]
+        return x
+
+    def _context(self, batch, prefix, dropout):
+        tokens = batch[f'{prefix}tokens']
+        positions = batch.get(f'{prefix}positions')
+        if positions is None:
+            positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        return Context(positions, batch.get(f'{prefix}segment_ids'), dropout=dropout)
+
+
+def _at_least_float32(dtype):
+    return jnp.promote_types(dtype, jnp.float32)

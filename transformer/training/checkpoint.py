@@ -1,0 +1,79 @@
+"""Checkpoints of a run: Orbax, written in the background, atomic, whatever the device count."""
+
+import pathlib
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from transformer.errors import UserError
+from transformer.training.state import TrainState
+
+
+class Checkpoints:
+    """The checkpoints in a folder, one for each step saved; a half-written one does not count.
+
+    Parameters are an item of their own, so that evaluation and sampling read nothing else.
+    """
+
+    def __init__(self, folder: pathlib.Path, keep: int = 2):
+        """Opens the folder, which need not exist; only the newest `keep` are kept."""
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+        self._folder = folder
+        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+
+    def __enter__(self) -> 'Checkpoints':
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._manager.close()
+
+    @property
+    def latest_step(self) -> int | None:
+        return self._manager.latest_step()
+
+    def save(self, state: TrainState) -> None:
+        """Starts to write the state; the caller may donate it to the next step at once.
+
+        An error of the write before this one is raised here.
+        """
+        rest = {'step': state.step, 'opt_state': state.opt_state, 'bad_step': state.bad_step}
+        items = ocp.args.Composite(
+            params=ocp.args.StandardSave(state.params), rest=ocp.args.StandardSave(rest)
+        )
+        self._manager.save(int(state.step), args=items)
+
+    def check_for_errors(self) -> None:
+        """Raises the error of a write in the background, if there was one."""
+        self._manager.check_for_errors()
+
+    def restore(self, like: TrainState) -> TrainState:
+        """The newest state.
+
+        Args:
+            like: a state of arrays or of `jax.ShapeDtypeStruct`s with shardings.
+
+        Raises:
+            UserError: there is no checkpoint.
+        """
+        rest = {'step': like.step, 'opt_state': like.opt_state, 'bad_step': like.bad_step}
+        items = ocp.args.Composite(
+            params=ocp.args.StandardRestore(_abstract(like.params)),
+            rest=ocp.args.StandardRestore(_abstract(rest)),
+        )
+        restored = self._manager.restore(self._require_step(), args=items)
+        return TrainState(params=restored.params, **restored.rest)
+
+    def restore_params(self, like: Any) -> Any:
+        """The newest parameters alone; see `restore`."""
+        items = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(like)))
+        return self._manager.restore(self._require_step(), args=items).params
+
+    def _require_step(self):
+        if self.latest_step is None:
+            raise UserError(f'{self._folder} holds no checkpoint: train first.')
+        return self.latest_step
+
+
+def _abstract(tree):
+    return jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)

@@ -1,0 +1,173 @@
+"""The training loop: batches in, updates, and every so often a log, an evaluation, a checkpoint."""
+
+import collections
+import pathlib
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from transformer.errors import UserError
+from transformer.summary import peak_flops, training_flops_per_token
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.evaluation import evaluate, means
+from transformer.training.experiment import Experiment, load_experiment
+from transformer.training.reporting import MetricsWriter, Progress, plot_curves
+from transformer.training.run_folder import open_run, open_tokenizer
+from transformer.training.state import TrainState
+
+
+def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
+    """Trains an experiment, or resumes it where it stopped, and returns its last evaluation.
+
+    Writes to the folder `config.json`, `tokenizer.json`, `metrics.jsonl`, `tensorboard/`,
+    `curves.png` and `checkpoints/`. SIGTERM and SIGINT save a checkpoint and end the loop.
+
+    Raises:
+        UserError: a mistake in the config or data, or an update that was not finite.
+    """
+    open_run(config, workdir)
+    experiment = load_experiment(config, open_tokenizer(workdir))
+    experiment.data.tokenizer.save(workdir)
+    keep = config.train.keep_checkpoints
+    with Checkpoints(workdir / 'checkpoints', keep) as checkpoints:
+        state = experiment.initial_state()
+        if checkpoints.latest_step is not None:
+            state = checkpoints.restore(state)
+        with (
+            MetricsWriter(workdir, start_step=int(state.step)) as writer,
+            Progress(config.train.steps, start=int(state.step)) as progress,
+        ):
+            progress.message(experiment.data.describe())
+            run = Run(experiment, checkpoints, writer, progress)
+            result = run.until(config.train.steps, state)
+    plot_curves(workdir)
+    return result
+
+
+class Run:
+    """A run in progress: what the loop reports to, and the numbers since the last report."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        checkpoints: Checkpoints,
+        writer: MetricsWriter,
+        progress: Progress,
+    ):
+        self._experiment = experiment
+        self._config = experiment.config
+        self._checkpoints = checkpoints
+        self._writer = writer
+        self._progress = progress
+        self._eval_step = experiment.eval_step()
+        self._flops = training_flops_per_token(experiment.model_config, self._config.data.length)
+        self._peak = self._config.train.peak_flops or peak_flops(experiment.model_config.dtype)
+        self._peak *= len(experiment.parallel.devices) * experiment.parallel.process[1]
+
+    def until(self, steps: int, state: TrainState) -> dict[str, float]:
+        """Trains up to this step and returns the last evaluation.
+
+        The host waits for the device only where it logs, evaluates or saves.
+        """
+        config, step = self._config.train, int(state.step)
+        update = self._experiment.train_step()
+        evaluation, sums = {}, []
+        started = time.perf_counter()
+        with _stop_signals() as stop:
+            for batch in self._batches(step, steps):
+                state, step_sums = update(state, batch)
+                sums.append(step_sums)
+                step += 1
+                last = step == steps or bool(stop)
+                if step % config.log_every == 0 or last:
+                    self._log(step, state, sums, started)
+                    sums, started = [], time.perf_counter()
+                if _due(step, config.eval_every) or (last and not stop):
+                    evaluation = self._evaluate(step, state)
+                    started = time.perf_counter()
+                if _due(step, config.checkpoint_every) or last:
+                    self._save(step, state)
+                    started = time.perf_counter()
+                if stop:
+                    self._progress.message(f'stopped after step {step}; run again to resume')
+                    break
+        return evaluation or self._evaluate(step, state)
+
+    def _batches(self, start: int, stop: int) -> Iterator[dict[str, jax.Array]]:
+        """Batches on the devices, one ahead of the update that reads it."""
+        parallel = self._experiment.parallel
+        index, count = parallel.process
+        source = self._experiment.data.train.batches(start, index, count)
+        ready = collections.deque()
+        for _ in range(start, stop):
+            ready.append(parallel.split(next(source)))
+            if len(ready) == 2:
+                yield ready.popleft()
+        yield from ready
+
+    def _log(self, step: int, state: TrainState, sums: list[dict[str, Any]], started: float):
+        sums = jax.device_get(sums)  # waits for the device
+        seconds = time.perf_counter() - started
+        total = {name: float(sum(s[name] for s in sums)) for name in sums[0]}
+        metrics = means(total, self._experiment.data.train)
+        data = self._config.data
+        rate = len(sums) * data.batch_size * data.length / seconds
+        metrics |= {
+            'learning_rate': float(sums[-1]['learning_rate']),
+            'gradient_norm': float(sums[-1]['gradient_norm']),
+            'tokens_per_second': rate,
+            'flops_utilisation': rate * self._flops / self._peak,
+        }
+        self._writer.write(step, 'train', metrics)
+        self._progress.update(step, **metrics)
+        self._checkpoints.check_for_errors()
+        self._check_finite(state)
+
+    def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
+        metrics = evaluate(
+            self._eval_step,
+            state.params,
+            self._experiment.data.validation,
+            self._experiment.parallel,
+            self._config.data.batch_size,
+            self._config.train.eval_batches,
+        )
+        self._writer.write(step, 'eval', metrics)
+        self._progress.update(step, eval_loss=metrics['loss'])
+        return metrics
+
+    def _save(self, step: int, state: TrainState):
+        self._check_finite(state)
+        self._checkpoints.save(state)
+
+    def _check_finite(self, state: TrainState):
+        bad = int(state.bad_step)
+        if bad >= 0 and self._config.train.on_nonfinite == 'stop':
+            raise UserError(
+                f'the loss or gradient of step {bad} is not finite; its update was skipped. Lower '
+                'optimizer.learning_rate, or set train.on_nonfinite=continue to go on.'
+            )
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """A list that SIGTERM or SIGINT appends itself to, instead of killing the process."""
+    received: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

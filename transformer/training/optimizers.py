@@ -1,0 +1,148 @@
+"""Optimizers from optax by name, alike for scanned and looped layers."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer.modules.axes import is_scanned, map_parameters, parameter_axes, path_name
+
+
+def make_optimizer(
+    name: str, hparams: Mapping[str, Any], learning_rate: Any, no_decay: str
+) -> optax.GradientTransformation:
+    """The optimizer of this name with its numbers, which may be traced, filled in.
+
+    Args:
+        learning_rate: of this update.
+        no_decay: regular expression; parameters whose path it finds are not decayed.
+    """
+
+    def decays(params):
+        return map_parameters(lambda path, _: re.search(no_decay, path) is None, params)
+
+    return OPTIMIZERS[name](hparams, learning_rate, decays)
+
+
+def clip_by_global_norm(grads: Any, limit: Any) -> tuple[Any, jax.Array]:
+    """Gradients scaled down to a global norm of at most `limit`, and their norm before, in float32.
+
+    A Python 0 as the limit clips nothing.
+    """
+    norm = optax.global_norm(jax.tree.map(lambda g: g.astype(jnp.float32), grads))
+    if isinstance(limit, (int, float)) and limit == 0:
+        return grads, norm
+    factor = jnp.minimum(1.0, limit / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny))
+    return jax.tree.map(lambda g: g * factor.astype(g.dtype), grads), norm
+
+
+def _adamw(hparams, learning_rate, decays):
+    return optax.adamw(
+        learning_rate,
+        b1=hparams['b1'],
+        b2=hparams['b2'],
+        eps=hparams['eps'],
+        weight_decay=hparams['weight_decay'],
+        mask=decays,
+    )
+
+
+def _lion(hparams, learning_rate, decays):
+    return optax.lion(
+        learning_rate,
+        b1=hparams['b1'],
+        b2=hparams['b2'],
+        weight_decay=hparams['weight_decay'],
+        mask=decays,
+    )
+
+
+def _sgd(hparams, learning_rate, decays):
+    return optax.chain(
+        optax.trace(decay=hparams['b1']),
+        optax.add_decayed_weights(hparams['weight_decay'], mask=decays),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _adafactor(hparams, learning_rate, decays):
+    """Shazeer and Stern 2018, without relative step sizes; decay is decoupled, as in adamw."""
+    return optax.chain(
+        _per_layer(optax.adafactor(learning_rate=None, momentum=None, weight_decay_rate=None)),
+        optax.scale(-1.0),  # optax.adafactor descends; the next two stages expect ascent
+        optax.add_decayed_weights(hparams['weight_decay'], mask=decays),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+
+
+def _muon(hparams, learning_rate, decays):
+    """Muon for the matrices of the stacks, AdamW for the rest (Jordan et al. 2024).
+
+    Updates are scaled to AdamW's usual size, so one learning rate and decay serve both
+    (Liu et al. 2025, section 2.2).
+    """
+    matrices = optax.contrib.muon(
+        learning_rate,
+        beta=hparams['b1'],
+        eps=hparams['eps'],
+        weight_decay=hparams['weight_decay'],
+        muon_weight_dimension_numbers=lambda params: map_parameters(_matrix_axes, params),
+        consistent_rms=0.2,
+    )
+    rest = _adamw(hparams, learning_rate * hparams['adam_factor'], decays)
+
+    def labels(params):
+        return map_parameters(lambda path, _: 'matrix' if _is_hidden(path) else 'rest', params)
+
+    return optax.partition({'matrix': matrices, 'rest': rest}, labels)
+
+
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    'adamw': _adamw,
+    'adafactor': _adafactor,
+    'lion': _lion,
+    'sgd': _sgd,
+    'muon': _muon,
+}
+
+
+def _is_hidden(path):
+    """Whether a parameter is a matrix inside the layers."""
+    return path.endswith('kernel') and not path.startswith(('head/', 'pooler/'))
+
+
+def _matrix_axes(path, leaf):
+    contracted, produced = parameter_axes(path)
+    first = leaf.ndim - len(contracted) - len(produced)  # 1 if scanned: layers are a batch
+    middle = first + len(contracted)
+    return optax.contrib.MuonDimensionNumbers(
+        tuple(range(first, middle)), tuple(range(middle, leaf.ndim))
+    )
+
+
+def _per_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`transform` applied to each layer of scanned parameters by itself, as if they were looped."""
+
+    def mapped(path):
+        return jax.vmap if is_scanned(path) else lambda function: function
+
+    def init(params):
+        return map_parameters(lambda path, leaf: mapped(path)(transform.init)(leaf), params)
+
+    def update(updates, state, params):
+        leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
+        results = [
+            mapped(path_name(path))(transform.update)(leaf, leaf_state, param)
+            for (path, leaf), leaf_state, param in zip(
+                leaves, tree.flatten_up_to(state), tree.flatten_up_to(params), strict=True
+            )
+        ]
+        return (
+            tree.unflatten([update for update, _ in results]),
+            tree.unflatten([state for _, state in results]),
+        )
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,96 @@
+"""Data parallelism with pmap: the only file that names devices."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer.errors import UserError
+
+AXIS = 'data'
+
+
+class DataParallel:
+    """Runs steps on equal parts of a batch, one a device, with the state on every device.
+
+    The state keeps its plain shapes: `jax.pmap` with in_axes=None and out_axes=None takes and
+    returns it whole, so that checkpoints do not depend on the number of devices. That out_axes does
+    not check that devices agree; what a step returns must have been summed over the axis 'data'.
+    """
+
+    def __init__(self, num_devices: int | None = None):
+        """Takes the first `num_devices` devices of this process; None: all.
+
+        Raises:
+            UserError: this process has fewer devices.
+        """
+        devices = jax.local_devices()
+        if num_devices is not None and not 1 <= num_devices <= len(devices):
+            raise UserError(
+                f'parallel.devices is {num_devices}, but this process has {len(devices)} '
+                f'{devices[0].platform} device(s).'
+            )
+        self.devices = devices[:num_devices]
+        self._mesh = Mesh(np.array(self.devices), (AXIS,))
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """This process's index and the number of processes."""
+        return jax.process_index(), jax.process_count()
+
+    def check_batch(self, rows: int, accumulation: int = 1) -> int:
+        """The rows of one micro-batch on one device, of a batch of `rows` over all.
+
+        Raises:
+            UserError: the batch does not divide evenly.
+        """
+        parts = len(self.devices) * jax.process_count() * accumulation
+        if rows % parts:
+            raise UserError(
+                f'data.batch_size {rows} does not divide into {len(self.devices)} device(s) x '
+                f'{jax.process_count()} process(es) x {accumulation} micro-batch(es): '
+                f'make it a multiple of {parts}.'
+            )
+        return rows // parts
+
+    def replicate(self, tree: Any) -> Any:
+        """The tree on every device, shapes unchanged."""
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+
+    def own_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """This process's rows of a batch that holds those of every process."""
+        index, count = self.process
+        return {k: np.split(v, count)[index] for k, v in batch.items()}
+
+    def split(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """[B, ...] host arrays as [devices, B / devices, ...], a part on each device."""
+        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        parts = {k: v.reshape(len(self.devices), -1, *v.shape[1:]) for k, v in batch.items()}
+        return jax.device_put(parts, sharding)
+
+    def train(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+        """`step(state, batch, axis_name=...)` over all devices; the given state is consumed."""
+        return jax.pmap(
+            lambda state, batch: step(state, batch, axis_name=AXIS),
+            axis_name=AXIS,
+            in_axes=(None, 0),
+            out_axes=None,
+            devices=self._pmap_devices(),
+            donate_argnums=0,
+        )
+
+    def evaluate(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+        """`step(params, batch, axis_name=...)` over all devices."""
+        return jax.pmap(
+            lambda params, batch: step(params, batch, axis_name=AXIS),
+            axis_name=AXIS,
+            in_axes=(None, 0),
+            out_axes=None,
+            devices=self._pmap_devices(),
+        )
+
+    def _pmap_devices(self):
+        # Naming devices would leave out those of the other processes.
+        return None if jax.process_count() > 1 else self.devices

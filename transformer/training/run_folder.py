@@ -1,0 +1,65 @@
+"""The folder of a run: its config and tokenizer, written once and checked on return."""
+
+import pathlib
+
+from ml_collections import ConfigDict
+
+from transformer.errors import UserError
+from transformer.flags import config_differences, config_from_json, config_to_json
+
+# Fields that may change when a run is resumed: none of them changes what an update computes.
+CHANGEABLE = (
+    'train.steps',
+    'train.log_every',
+    'train.eval_every',
+    'train.eval_batches',
+    'train.checkpoint_every',
+    'train.keep_checkpoints',
+    'train.on_nonfinite',
+    'train.peak_flops',
+    'parallel.mode',
+    'parallel.devices',
+    'data.cache_dir',
+)
+
+
+def open_run(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Makes the folder and writes `config.json`, or checks that the one there is the same run.
+
+    Raises:
+        UserError: the folder cannot be written, or holds a run of another config.
+    """
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'--workdir {workdir} cannot be made: {error.strerror}.') from error
+    file = workdir / 'config.json'
+    if file.exists():
+        changed = [
+            name
+            for name in config_differences(read_config(workdir, config), config)
+            if name not in CHANGEABLE
+        ]
+        if changed:
+            raise UserError(
+                f'{workdir} holds a run of another config ({", ".join(changed)} differ): give '
+                'another --workdir, or the same config to resume.'
+            )
+    temporary = file.with_suffix('.tmp')
+    temporary.write_text(config_to_json(config))
+    temporary.replace(file)
+
+
+def read_config(workdir: pathlib.Path, template: ConfigDict) -> ConfigDict:
+    """The config of the run in a folder.
+
+    Args:
+        template: any experiment's config; it gives the fields and their types.
+
+    Raises:
+        UserError: the folder holds no run, or one of other fields.
+    """
+    file = workdir / 'config.json'
+    if not file.is_file():
+        raise UserError(f'{workdir} holds no run (no config.json): train one first.')
+    return config_from_json(file.read_text(), template)

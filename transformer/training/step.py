@@ -1,0 +1,198 @@
+"""One update and one evaluation as pure functions: what every training run and sweep executes."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from ml_collections import ConfigDict
+
+from transformer.functional import correct_predictions, cross_entropy, weighted_sum
+from transformer.modules import Dropout, Transformer
+from transformer.training.optimizers import clip_by_global_norm, make_optimizer
+from transformer.training.schedules import learning_rate
+from transformer.training.state import TrainState
+
+Batch = Mapping[str, jax.Array]
+Hyperparameters = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What is fixed when the step is compiled; all other choices are numbers in `hparams`.
+
+    Attributes:
+        optimizer, schedule: names in OPTIMIZERS and SCHEDULES.
+        no_decay: regular expression of the parameter paths that are not decayed.
+        accumulation: micro-batches whose gradients are summed.
+        chunk: rows whose logits exist at a time; 0: all.
+    """
+
+    model: Transformer
+    optimizer: str = 'adamw'
+    schedule: str = 'cosine'
+    no_decay: str = r'(scale|bias)$'
+    accumulation: int = 1
+    chunk: int = 0
+
+
+def hyperparameters(config: ConfigDict) -> dict[str, float]:
+    """The numbers of an experiment that a step takes as arguments, flat.
+
+    A Python 0.0 skips its computation; a traced value (in a sweep) never does.
+    """
+    optimizer = config.optimizer.to_dict()
+    names = ('learning_rate', 'weight_decay', 'b1', 'b2', 'eps', 'clip_norm', 'adam_factor')
+    return {name: optimizer[name] for name in names} | {
+        'seed': config.seed,
+        'warmup_steps': config.schedule.warmup_steps,
+        'decay_steps': config.schedule.decay_steps or config.train.steps,
+        'end_factor': config.schedule.end_factor,
+        'label_smoothing': config.loss.label_smoothing,
+        'z_loss': config.loss.z_loss,
+        'dropout_attention': config.dropout.attention,
+        'dropout_residual': config.dropout.residual,
+        'dropout_embedding': config.dropout.embedding,
+    }
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    hparams: Hyperparameters,
+    recipe: Recipe,
+    axis_name: str | None = None,
+) -> tuple[TrainState, dict[str, jax.Array]]:
+    """One update. Sums first, one division last: devices and micro-batches cannot bias it.
+
+    Args:
+        batch: [B, T] arrays; under pmap this device's part of the global batch.
+        axis_name: of the pmap over devices, if any.
+
+    Returns:
+        The new state, and the sums of `loss_sums` over the global batch with the `learning_rate`
+        and `gradient_norm` (before clipping) of this update. If the loss or the gradient is not
+        finite, only `step` and `bad_step` of the state change.
+    """
+    grads, sums = _gradient_sums(state, batch, hparams, recipe, axis_name)
+    total = jnp.maximum(sums['weight'], 1.0)  # a batch without targets changes nothing
+    grads = jax.tree.map(lambda g: (g / total).astype(g.dtype), grads)
+    grads, norm = clip_by_global_norm(grads, hparams['clip_norm'])
+    rate = learning_rate(recipe.schedule, state.step, hparams)
+    optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay)
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+
+    good = jnp.isfinite(norm) & jnp.isfinite(sums['objective'])
+    params, opt_state = jax.tree.map(
+        lambda new, old: jnp.where(good, new, old),
+        (params, opt_state),
+        (state.params, state.opt_state),
+    )
+    first_bad = ~good & (state.bad_step < 0)
+    state = TrainState(
+        step=state.step + 1,
+        params=params,
+        opt_state=opt_state,
+        bad_step=jnp.where(first_bad, state.step, state.bad_step),
+    )
+    return state, sums | {'learning_rate': rate, 'gradient_norm': norm}
+
+
+def eval_step(
+    params: Any, batch: Batch, recipe: Recipe, axis_name: str | None = None
+) -> dict[str, jax.Array]:
+    """The sums of `loss_sums` over the global batch, without dropout, smoothing and z-loss."""
+    sums = loss_sums(params, batch, {'label_smoothing': 0.0, 'z_loss': 0.0}, recipe, None)[1]
+    return all_sum(sums, axis_name)
+
+
+def loss_sums(
+    params: Any,
+    batch: Batch,
+    hparams: Hyperparameters,
+    recipe: Recipe,
+    dropout: Dropout | None,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The objective summed over the batch's weighted targets, and the sums to report.
+
+    Returns:
+        The objective's sum, and the float32 sums `objective` (with label smoothing and z-loss),
+        `loss` (the plain cross-entropy in nats), `correct` and `weight`.
+    """
+    model = recipe.model
+    features, _ = model.apply({'params': params}, batch, dropout, method='features')
+
+    def sums(rows):
+        features, targets, weights = rows
+        logits = model.apply({'params': params}, features, method='logits')
+        smoothing, z_loss = hparams['label_smoothing'], hparams['z_loss']
+        losses = cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss)
+        objective, weight = weighted_sum(losses, weights)
+        plain = objective
+        if not _is_zero(smoothing) or not _is_zero(z_loss):
+            plain, _ = weighted_sum(cross_entropy(jax.lax.stop_gradient(logits), targets), weights)
+        correct, _ = weighted_sum(correct_predictions(logits, targets), weights)
+        return {'objective': objective, 'loss': plain, 'correct': correct, 'weight': weight}
+
+    rows = (features, batch['targets'], batch['weights'])
+    if recipe.chunk and recipe.chunk < features.shape[0]:
+        chunks = jax.tree.map(lambda a: a.reshape(-1, recipe.chunk, *a.shape[1:]), rows)
+        result = jax.lax.map(jax.checkpoint(sums), chunks)
+        result = jax.tree.map(lambda a: a.sum(0), result)
+    else:
+        result = sums(rows)
+    return result['objective'], result
+
+
+def row_keys(seed: Any, step: jax.Array, rows: jax.Array) -> jax.Array:
+    """[B] keys, each a function of (seed, step, global row) and of nothing else."""
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, rows)
+
+
+def all_sum(tree: Any, axis_name: str | None) -> Any:
+    """The sum over the devices of a pmap; outside of one, the argument."""
+    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+
+def _gradient_sums(state, batch, hparams, recipe, axis_name):
+    """Gradients and sums over all micro-batches and devices."""
+    local_rows = batch['tokens'].shape[0]
+    rows = jnp.arange(local_rows)
+    if axis_name is not None:
+        rows += jax.lax.axis_index(axis_name) * local_rows
+
+    def gradient(batch, rows):
+        dropout = _dropout(hparams, state.step, rows)
+        grad = jax.grad(loss_sums, has_aux=True)
+        return grad(state.params, batch, hparams, recipe, dropout)
+
+    if recipe.accumulation == 1:
+        result = gradient(batch, rows)
+    else:
+        micro = jax.tree.map(
+            lambda a: a.reshape(recipe.accumulation, -1, *a.shape[1:]), (dict(batch), rows)
+        )
+        first = jax.eval_shape(gradient, *jax.tree.map(lambda a: a[0], micro))
+        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), first)
+        result, _ = jax.lax.scan(
+            lambda total, part: (jax.tree.map(jnp.add, total, gradient(*part)), None), zeros, micro
+        )
+    return all_sum(result, axis_name)
+
+
+def _dropout(hparams, step, rows):
+    rates = {
+        rate: hparams[f'dropout_{rate}']
+        for rate in ('attention', 'residual', 'embedding')
+        if not _is_zero(hparams[f'dropout_{rate}'])
+    }
+    return Dropout(row_keys(hparams['seed'], step, rows), **rates) if rates else None
+
+
+def _is_zero(value):
+    """Whether a number is 0 when the step is traced, so that its use can be left out."""
+    return isinstance(value, (int, float)) and value == 0
