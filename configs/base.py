@@ -77,4 +77,4 @@ def get_config() -> ConfigDict:
     config.parallel = ConfigDict()
     config.parallel.mode = 'pmap'  # data parallelism over the devices of every process
     config.parallel.devices = placeholder(int)  # of this process; unset: all
-    return config
+    return config.lock()

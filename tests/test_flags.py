@@ -93,6 +93,11 @@ def test_a_missing_config_file_names_the_nearest(tmp_path):
             '    config.model.num_layers = 2.5\n',
             ['line 5', 'num_layers', '2.5', 'int'],
         ),
+        (
+            'from configs import base\n\ndef get_config():\n    config = base.get_config()\n'
+            '    config.model.rope.base = None\n    return config\n',
+            ['model.rope.base is None', 'placeholder'],
+        ),
     ],
 )
 def test_a_faulty_config_file_is_named_with_the_cause_and_line(tmp_path, text, words):

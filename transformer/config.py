@@ -136,10 +136,13 @@ class TransformerConfig:
                 f'model.num_heads {self.num_heads} is not a multiple of model.num_kv_heads '
                 f'{self.kv_heads}.'
             )
-        if self.position == 'rope' and (self.rotary_dim % 2 or not self.rotary_dim):
+        if self.position == 'rope' and (
+            self.rotary_dim % 2 or not 0 < self.rotary_dim <= self.dim_per_head
+        ):
             raise UserError(
                 f'model.rope.fraction {self.rope.fraction} rotates {self.rotary_dim} of '
-                f'{self.dim_per_head} dimensions of a head; the number must be even and positive.'
+                f'{self.dim_per_head} dimensions of a head; '
+                'the number must be even, positive and at most that.'
             )
         if self.position == 'sinusoidal' and self.embed_dim % 2:
             raise UserError(
@@ -199,16 +202,21 @@ def transformer_config(model: ConfigDict, **changes: Any) -> TransformerConfig:
         UserError: an unknown field, a missing vocab_size, or values that make no model.
     """
     values = model.to_dict() | changes
-    names = {field.name for field in dataclasses.fields(TransformerConfig)}
-    for name in values:
-        if name not in names:
-            raise UserError(f'model.{name} is not a field of a model.{nearest(name, names)}')
     if values.get('vocab_size') is None:
         raise UserError('model.vocab_size is not set: give the number of tokens.')
-    values['rope'] = RopeConfig(**values['rope'])
-    values['relative'] = RelativeConfig(**values['relative'])
     values['layer_pattern'] = tuple(values['layer_pattern'])
-    return TransformerConfig(**values)
+    return _make(TransformerConfig, values, 'model')
+
+
+def _make(cls: type, values: dict[str, Any], section: str) -> Any:
+    """The dataclass with these values, those of its inner dataclasses included."""
+    hints = typing.get_type_hints(cls)
+    for name, value in values.items():
+        if name not in hints:
+            raise UserError(f'{section}.{name} is not a field of {section}.{nearest(name, hints)}')
+        if isinstance(value, dict):
+            values[name] = _make(hints[name], value, f'{section}.{name}')
+    return cls(**values)
 
 
 def _plain_type(hint: Any) -> type:

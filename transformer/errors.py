@@ -15,7 +15,7 @@ class UserError(ValueError):
 
 def nearest(name: str, names: Collection[str]) -> str:
     """' Did you mean X?', or nothing when no name is close."""
-    close = get_close_matches(name, names, n=1)
+    close = get_close_matches(str(name), names, n=1)
     return f' Did you mean {close[0]!r}?' if close else ''
 
 

@@ -119,6 +119,9 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
         config = module.get_config()
         if type(config) is not ConfigDict:
             raise UserError(f'get_config() returns a {type(config).__name__}, not a ConfigDict.')
+        for name in field_names(config):
+            if _locate(config, name)[2] is type(None):
+                raise UserError(f'{name} is None, and only a placeholder may be.')
     except Exception as error:
         raise UserError(f'{path}: {_explain(error, path)}') from error
     return config.lock()

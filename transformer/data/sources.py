@@ -45,6 +45,8 @@ class Source(Protocol):
     """One corpus."""
 
     name: str  # as in data.path
+    text_field: str  # of a record that has no prompt and completion
+    validation_fraction: float
     num_bytes: int  # about; for progress bars and samples
     fingerprint: str  # of the content
 
@@ -78,11 +80,13 @@ class Files:
         for path in self.paths:
             if path.endswith('.jsonl'):
                 for parts in self._records(path):
-                    if in_split('\0'.join(text for text, _ in parts), split, self):
+                    if in_split(
+                        '\0'.join(text for text, _ in parts), split, self.validation_fraction
+                    ):
                         yield from document(parts)
             elif len(self.paths) == 1:
                 yield from _mark(read_text(self.root / path, *self._share(split)))
-            elif in_split(path, split, self):
+            elif in_split(path, split, self.validation_fraction):
                 yield from _mark(read_text(self.root / path))
 
     def _hash(self, path: str) -> str:
@@ -151,7 +155,7 @@ class HuggingFace:
     def pieces(self, split: Split) -> Iterator[Piece]:
         for number, record in enumerate(self._records):
             parts = record_parts(record, self.text_field, f'{self.name} record {number}')
-            if in_split('\0'.join(text for text, _ in parts), split, self):
+            if in_split('\0'.join(text for text, _ in parts), split, self.validation_fraction):
                 yield from document(parts)
 
 
@@ -176,12 +180,12 @@ def open_source(name: str, text_field: str, validation_fraction: float) -> Sourc
     return source
 
 
-def in_split(identity: str, split: Split, source: Source) -> bool:
+def in_split(identity: str, split: Split, validation_fraction: float) -> bool:
     """Whether the document of this identity belongs to `split`."""
     if split == 'all':
         return True
     hashed = hashlib.blake2b(identity.encode(), digest_size=8).digest()
-    validates = int.from_bytes(hashed, 'big') < source.validation_fraction * 2**64
+    validates = int.from_bytes(hashed, 'big') < validation_fraction * 2**64
     return validates == (split == 'validation')
 
 
@@ -206,8 +210,12 @@ def record_parts(record: Any, text_field: str, where: str) -> list[tuple[str, bo
         text = record[field]
         if not isinstance(text, str):
             raise UserError(f'{where}: {field} is a {type(text).__name__}, not a string.')
-        if any('\ud800' <= character <= '\udfff' for character in text):
-            raise UserError(f'{where}: {field} has half a surrogate pair, which is no character.')
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UserError(
+                f'{where}: {field} has half a surrogate pair, which is no character.'
+            ) from None
     return [(record[field], counted) for field, counted in fields.items()]
 
 
@@ -230,8 +238,9 @@ def _python_files(root: Path) -> list[str]:
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in STDLIB_SKIPPED]
-        relative = Path(folder).relative_to(root)
-        found += [(relative / name).as_posix() for name in names if name.endswith('.py')]
+        files = [Path(folder, name) for name in names if name.endswith('.py')]
+        # Some systems ship links to files that are not installed.
+        found += [path.relative_to(root).as_posix() for path in files if path.is_file()]
     return found
 
 

@@ -10,9 +10,9 @@ from transformer.errors import UserError
 BLOCK = 1 << 20  # bytes read at a time
 PIECE = 1 << 14  # least characters in a piece that is not the last
 
-# A word of GPT-2's rule never extends over a line end that something visible follows, so cutting
-# here leaves the tokens as they are.
-_LINE_END = re.compile(r'\n(?=\S)')
+# Where a word ends. By GPT-2's rule no token holds what is on both sides, so cutting here leaves
+# the tokens as they are.
+_WORD_END = re.compile(r'(?<=\S)(?=[ \n]\S)')
 
 
 def read_text(path: Path, start: float = 0, stop: float = 1) -> Iterator[str]:
@@ -32,13 +32,13 @@ def read_text(path: Path, start: float = 0, stop: float = 1) -> Iterator[str]:
 
 
 def cut_text(blocks: Iterable[str]) -> Iterator[str]:
-    """Joins `blocks` and cuts them again, at line ends where there are some."""
+    """Joins `blocks` and cuts them again, at the end of a word where there is one."""
     rest = ''
     for block in blocks:
         rest += block
         begin = 0
         while len(rest) - begin >= 2 * PIECE:
-            match = _LINE_END.search(rest, begin + PIECE, begin + 2 * PIECE)
+            match = _WORD_END.search(rest, begin + PIECE, begin + 2 * PIECE)
             end = match.end() if match else begin + PIECE
             yield rest[begin:end]
             begin = end

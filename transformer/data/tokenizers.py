@@ -63,19 +63,21 @@ class Tokenizer:
         Raises:
             UserError: a character that a `chars` vocabulary lacks, or half a surrogate pair.
         """
-        if unknown := self.unknown_characters(''.join(texts)):
+        text = ''.join(texts)
+        if unknown := self.unknown_characters(text):
             shown = ' '.join(map(repr, unknown[:8])) + (' ...' if len(unknown) > 8 else '')
             raise UserError(
                 f'The chars vocabulary lacks {shown}: leave them out of the text, or train with '
                 'data.tokenizer bytes or bpe, which encode everything.'
             )
         try:
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            text.encode()
         except UnicodeEncodeError as error:
             raise UserError(
-                f'The text holds {error.object[error.start]!r}, half a surrogate pair, which is '
-                'no character: give valid UTF-8.'
+                f'The text holds {text[error.start]!r}, half a surrogate pair, which is no '
+                'character: give valid UTF-8.'
             ) from None
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def unknown_characters(self, text: str) -> list[str]:
@@ -240,6 +242,7 @@ def _characters(backend: tokenizers.Tokenizer) -> set[str] | None:
     The library drops unknown characters without a word, so they are looked for before.
     """
     spec = json.loads(backend.to_str())
-    if spec['pre_tokenizer'] or spec['decoder'] != {'type': 'Fuse'} or spec['model'].get('merges'):
-        return None
-    return set(spec['model']['vocab'])
+    whole = spec['pre_tokenizer'] is None and spec['decoder'] == {'type': 'Fuse'}
+    if whole and spec['model']['type'] == 'BPE' and not spec['model']['merges']:
+        return set(spec['model']['vocab'])
+    return None

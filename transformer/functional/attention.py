@@ -10,7 +10,15 @@ from transformer.functional.attention_arguments import (
     MASKED,
     AttentionArguments,
     BiasFn,
-    attention_arguments,
+    checked_bias,
+    checked_dropout_words,
+    checked_inputs,
+    checked_mask,
+    checked_pair,
+    checked_sinks,
+    checked_softcap,
+    checked_window,
+    cut_to_lengths,
     dropped_weights,
     masked_logits,
 )
@@ -52,8 +60,8 @@ def dot_product_attention(
 
     Args:
         query: float [B, T, N, H], or [T, N, H]: then there is no B in any shape below.
-        key: [B, S, K, H], of the same dtype. N is a multiple of K: query heads n K/N to
-            (n + 1) K/N - 1 share key head n (Ainslie et al. 2023).
+        key: [B, S, K, H], of the same dtype. N is a multiple of K: query heads n N/K to
+            (n + 1) N/K - 1 share key head n (Ainslie et al. 2023).
         value: [B, S, K, V], of the same dtype.
         bias: float array added to the logits, broadcastable to [B, N, T, S], where -inf and
             finfo.min mask out. Or a pair (bias_fn, bias_params): bias_fn(bias_params,
@@ -92,25 +100,32 @@ def dot_product_attention(
         ValueError: shapes or dtypes that do not fit, or an unknown implementation.
     """
     batched = jnp.ndim(query) == 4
-    arguments = attention_arguments(
-        query,
-        key,
-        value,
-        bias,
-        mask,
-        scale=scale,
+    query, key, value = checked_inputs(query, key, value)
+    (B, T, N, H), S = query.shape, key.shape[1]
+    bias_fn, bias_params = bias if isinstance(bias, tuple) else (None, None)
+    positions = checked_pair('positions', query_positions, key_value_positions, B, T, S)
+    segment_ids = checked_pair('segment_ids', query_segment_ids, key_value_segment_ids, B, T, S)
+    lengths = query_seq_lengths, key_value_seq_lengths
+    segment_ids = cut_to_lengths(segment_ids, lengths, B, T, S)
+    arguments = AttentionArguments(
+        query=query,
+        key=key,
+        value=value,
+        scale=H**-0.5 if scale is None else scale,
+        softcap=checked_softcap(softcap),
+        bias=None if bias_fn else checked_bias(bias, (B, N, T, S)),
+        bias_fn=bias_fn,
+        bias_params=bias_params,
+        mask=checked_mask(mask, (B, N, T, S)),
         is_causal=is_causal,
-        query_seq_lengths=query_seq_lengths,
-        key_value_seq_lengths=key_value_seq_lengths,
-        local_window_size=local_window_size,
-        softcap=softcap,
-        query_segment_ids=query_segment_ids,
-        key_value_segment_ids=key_value_segment_ids,
-        query_positions=query_positions,
-        key_value_positions=key_value_positions,
-        sinks=sinks,
+        window=checked_window(local_window_size),
+        query_positions=positions[0],
+        key_positions=positions[1],
+        query_segment_ids=segment_ids[0],
+        key_segment_ids=segment_ids[1],
+        sinks=checked_sinks(sinks, N),
         dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
+        dropout_words=checked_dropout_words(dropout_rate, dropout_key, B, batched),
     )
     if implementation not in (None, *IMPLEMENTATIONS):
         names = ', '.join(sorted(IMPLEMENTATIONS))
@@ -171,7 +186,7 @@ def split_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array
     x, w = jnp.asarray(x), jnp.asarray(w)
     if w.ndim != 3 or x.shape[-1] != w.shape[0]:
         raise ValueError(f'x {list(x.shape)} and w {list(w.shape)} are not [..., D] and [D, N, H].')
-    heads = jnp.dot(x, w.reshape(w.shape[0], -1)).reshape(*x.shape[:-1], *w.shape[1:])
+    heads = jnp.einsum('...D,DNH->...NH', x, w)
     return heads if b is None else heads + b
 
 
@@ -182,7 +197,7 @@ def merge_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array
         raise ValueError(
             f'x {list(x.shape)} and w {list(w.shape)} are not [..., N, H] and [N, H, D].'
         )
-    merged = jnp.dot(x.reshape(*x.shape[:-2], -1), w.reshape(-1, w.shape[-1]))
+    merged = jnp.einsum('...NH,NHD->...D', x, w)
     return merged if b is None else merged + b
 
 
@@ -217,7 +232,7 @@ def xla_attention(
     total = jnp.where(empty, 1, total)
 
     kept = weights if a.dropout_words is None else dropped_weights(weights, a)
-    kept = kept.astype(value.dtype).reshape(B, K, N // K * T, S)
+    kept = kept.reshape(B, K, N // K * T, S)
     output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
     output = (output.reshape(B, N, T, V) / total).swapaxes(1, 2).astype(query.dtype)
     residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))

@@ -52,74 +52,18 @@ class AttentionArguments(NamedTuple):
     dropout_words: Array | None  # uint32 [words] or [B, words]; None: no dropout
 
 
-def attention_arguments(
-    query,
-    key,
-    value,
-    bias,
-    mask,
-    *,
-    scale,
-    is_causal,
-    query_seq_lengths,
-    key_value_seq_lengths,
-    local_window_size,
-    softcap,
-    query_segment_ids,
-    key_value_segment_ids,
-    query_positions,
-    key_value_positions,
-    sinks,
-    dropout_rate,
-    dropout_key,
-) -> AttentionArguments:
-    """Checks and normalises the arguments that `dot_product_attention` documents.
-
-    Raises:
-        ValueError: names the argument, its shape or dtype, and what is expected.
-    """
-    rowwise = jnp.ndim(query) == 4  # without a batch axis, one dropout key is that of the row
-    query, key, value = _checked_inputs(query, key, value)
-    (B, T, N, H), S = query.shape, key.shape[1]
-    bias_fn, bias_params = bias if isinstance(bias, tuple) else (None, None)
-    positions = _pair('positions', query_positions, key_value_positions, B, T, S)
-    segment_ids = _pair('segment_ids', query_segment_ids, key_value_segment_ids, B, T, S)
-    lengths = query_seq_lengths, key_value_seq_lengths
-    segment_ids = _cut_to_lengths(segment_ids, lengths, B, T, S)
-    return AttentionArguments(
-        query=query,
-        key=key,
-        value=value,
-        scale=H**-0.5 if scale is None else scale,
-        softcap=_checked_softcap(softcap),
-        bias=None if bias_fn else _checked_bias(bias, (B, N, T, S)),
-        bias_fn=bias_fn,
-        bias_params=bias_params,
-        mask=_checked_mask(mask, (B, N, T, S)),
-        is_causal=is_causal,
-        window=_checked_window(local_window_size),
-        query_positions=positions[0],
-        key_positions=positions[1],
-        query_segment_ids=segment_ids[0],
-        key_segment_ids=segment_ids[1],
-        sinks=_checked_sinks(sinks, N),
-        dropout_rate=dropout_rate,
-        dropout_words=_dropout_words(dropout_rate, dropout_key, B, rowwise),
-    )
-
-
 def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
     """Scales, caps, biases and masks the products query key^T [B, N, T, S]; masked ones: MASKED."""
     a, (T, S) = arguments, logits.shape[-2:]
-    queries = jnp.arange(T) if a.query_positions is None else a.query_positions
-    keys = jnp.arange(S) if a.key_positions is None else a.key_positions
+    queries = jnp.arange(T, dtype=jnp.int32) if a.query_positions is None else a.query_positions
+    keys = jnp.arange(S, dtype=jnp.int32) if a.key_positions is None else a.key_positions
     logits = logits * jnp.asarray(a.scale, logits.dtype)
     if a.softcap is not None:
         logits = a.softcap * jnp.tanh(logits / a.softcap)
     if a.bias is not None:
         logits = logits + a.bias.astype(logits.dtype)
     if a.bias_fn is not None:
-        bias = _checked_bias(a.bias_fn(a.bias_params, queries, keys), logits.shape)
+        bias = checked_bias(a.bias_fn(a.bias_params, queries, keys), logits.shape)
         logits = logits + bias.astype(logits.dtype)
     if a.bias is not None or a.bias_fn is not None:
         logits = jnp.where(logits <= MASKED, MASKED, logits)  # an additive mask is a mask
@@ -144,8 +88,8 @@ def dropped_weights(weights: Array, arguments: AttentionArguments) -> Array:
     return apply_dropout(weights, arguments.dropout_rate, dropout_bits(words, *coordinates))
 
 
-def _checked_inputs(query, key, value) -> tuple[Array, Array, Array]:
-    """query, key and value with a batch axis."""
+def checked_inputs(query, key, value) -> tuple[Array, Array, Array]:
+    """query, key and value as arrays with a batch axis."""
     inputs = {'query': query, 'key': key, 'value': value}
     inputs = {name: jnp.asarray(x) for name, x in inputs.items()}
     shapes = ', '.join(f'{name} {list(x.shape)}' for name, x in inputs.items())
@@ -167,7 +111,8 @@ def _checked_inputs(query, key, value) -> tuple[Array, Array, Array]:
     return q, k, v
 
 
-def _checked_bias(bias, shape) -> Array | None:
+def checked_bias(bias, shape) -> Array | None:
+    """A dense bias with four axes, broadcastable to `shape` [B, N, T, S]."""
     if bias is not None and not jnp.issubdtype(jnp.asarray(bias).dtype, jnp.floating):
         raise ValueError(
             f'bias must be floating, not {jnp.asarray(bias).dtype}: pass a boolean array as mask.'
@@ -175,7 +120,8 @@ def _checked_bias(bias, shape) -> Array | None:
     return _broadcastable('bias', bias, shape)
 
 
-def _checked_mask(mask, shape) -> Array | None:
+def checked_mask(mask, shape) -> Array | None:
+    """A boolean mask with four axes, broadcastable to `shape` [B, N, T, S]."""
     if mask is not None and jnp.asarray(mask).dtype != bool:
         raise ValueError(
             f'mask must be boolean, True = may attend, not {jnp.asarray(mask).dtype}: '
@@ -199,7 +145,7 @@ def _broadcastable(name, x, shape) -> Array | None:
     return x.reshape(full)
 
 
-def _pair(name, query, key, B, T, S) -> tuple[Array | None, Array | None]:
+def checked_pair(name, query, key, B, T, S) -> tuple[Array | None, Array | None]:
     """Integers of queries and keys, the keys' by default those of the queries."""
     if query is None and key is None:
         return None, None
@@ -225,7 +171,7 @@ def _integers(name, x, shapes) -> Array:
     return x.astype(jnp.int32)
 
 
-def _cut_to_lengths(segment_ids, lengths, B, T, S) -> tuple[Array | None, Array | None]:
+def cut_to_lengths(segment_ids, lengths, B, T, S) -> tuple[Array | None, Array | None]:
     """Segment ids that are 0 beyond the sequence lengths, which so need no rule of their own."""
     if all(x is None for x in lengths):
         return segment_ids
@@ -239,7 +185,8 @@ def _cut_to_lengths(segment_ids, lengths, B, T, S) -> tuple[Array | None, Array 
     return cut[0], cut[1]
 
 
-def _checked_window(size) -> tuple[int, int] | None:
+def checked_window(size) -> tuple[int, int] | None:
+    """(left, right) from one or two sizes."""
     if size is None:
         return None
     try:
@@ -254,23 +201,26 @@ def _checked_window(size) -> tuple[int, int] | None:
     return left, right
 
 
-def _checked_softcap(softcap) -> float | None:
+def checked_softcap(softcap) -> float | None:
+    """A positive cap, or None."""
     if isinstance(softcap, int | float) and softcap <= 0:
         raise ValueError(f'softcap must be positive, or None for no cap; not {softcap}.')
     return softcap
 
 
-def _checked_sinks(sinks, N) -> Array | None:
+def checked_sinks(sinks, N) -> Array | None:
+    """One logit a query head."""
     if sinks is not None and jnp.shape(sinks) != (N,):
         raise ValueError(f'sinks must be one logit a query head, [{N}]; got {jnp.shape(sinks)}.')
     return None if sinks is None else jnp.asarray(sinks)
 
 
-def _dropout_words(rate, key, B, rowwise) -> Array | None:
+def checked_dropout_words(rate, key, B, batched) -> Array | None:
+    """The key's words, or None without dropout. A lone row takes a lone key as the row's own."""
     if not needs_dropout(rate, key):
         return None
     words = jax.random.key_data(key)
-    if words.ndim == 1 and not rowwise:
+    if words.ndim == 1 and not batched:
         words = words[None]
     if words.ndim != 1 and words.shape[:-1] != (B,):
         raise ValueError(

@@ -93,7 +93,7 @@ def _row_statistics_bwd(residuals, cotangents):
     gradient = d_log_z * probabilities + d_mean / logits.shape[-1]
     gradient += jnp.where(is_target, d_target, 0)
     # A row that nothing depends on has a zero gradient, though its logits be NaN.
-    gradient = jnp.where(d_log_z == 0, 0, gradient)
+    gradient = jnp.where((d_log_z == 0) & (d_target == 0), 0, gradient)
     return gradient.astype(logits.dtype), np.zeros(targets.shape, jax.dtypes.float0)
 
 

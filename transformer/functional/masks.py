@@ -1,8 +1,8 @@
 """Boolean attention masks: pure functions, True = may attend.
 
 Every mask broadcasts to [B, N, T, S] (batch, heads, query length, key length), so masks combine by
-logical and, and none is ever larger than its own information. Where a function takes positions, an
-int length L stands for the positions 0 to L - 1.
+logical and, and none is ever larger than its own information. Where a function takes positions, a
+length L stands for the positions 0 to L - 1.
 """
 
 import jax
@@ -79,7 +79,7 @@ def padding_mask(valid: ArrayLike) -> Array:
 
 
 def length_mask(lengths: ArrayLike, length: int) -> Array:
-    """True for the first `lengths[b]` of `length` positions of row b: int [B] -> bool [B, length]."""
+    """True for the first `lengths[b]` positions of row b: int [B] -> bool [B, length]."""
     return jnp.arange(length) < jnp.asarray(lengths)[:, None]
 
 
@@ -93,7 +93,7 @@ def combine_masks(*masks: ArrayLike | None) -> Array | None:
 
 
 def _positions(positions: int | ArrayLike) -> Array:
-    return jnp.arange(positions) if isinstance(positions, int) else jnp.asarray(positions)
+    return jnp.arange(positions) if jnp.ndim(positions) == 0 else jnp.asarray(positions)
 
 
 def _rows(x: ArrayLike) -> Array:

@@ -4,6 +4,7 @@ Each function takes explicit positions, so that packed rows, left padding and ca
 nothing special. Phases are computed in float32 or better: bfloat16 cannot tell 256 from 257.
 """
 
+import functools
 import math
 
 import jax.numpy as jnp
@@ -148,14 +149,22 @@ def apply_rope(
     rotated = 2 * len(frequencies)
     if rotated > x.shape[-1]:
         raise ValueError(f'{len(frequencies)} frequencies do not fit a head of {x.shape[-1]}.')
-    angles = _angles(positions, frequencies, x.dtype)[..., None, :]  # [(B), T, 1, D/2]
-    cos, sin = attention_factor * jnp.cos(angles), attention_factor * jnp.sin(angles)
+    angles = _angles(positions, frequencies, x.dtype)  # [(B), T, D/2]
+    # Spreading pairs over features by a small product with a matrix of ones makes XLA store the
+    # cosines and sines; fused with what follows, they would be computed again for every head.
+    pairs = attention_factor * jnp.eye(rotated // 2, dtype=angles.dtype)
+    spread = functools.partial(jnp.matmul, precision='highest')
+    cos = spread(jnp.cos(angles), _join(pairs, pairs, layout))[..., None, :]  # [(B), T, 1, D]
+    sin = spread(jnp.sin(angles), _join(-pairs, pairs, layout))[..., None, :]
+    turned = x[..., :rotated]  # [B, T, N, D]
     if layout == 'half':
-        a, b = x[..., : rotated // 2], x[..., rotated // 2 : rotated]  # [B, T, N, D/2]
+        partner = jnp.roll(turned, rotated // 2, axis=-1)
     else:
-        a, b = x[..., 0:rotated:2], x[..., 1:rotated:2]
-    y = _join(a * cos - b * sin, b * cos + a * sin, layout).astype(x.dtype)  # [B, T, N, D]
-    return y if rotated == x.shape[-1] else jnp.concatenate([y, x[..., rotated:]], axis=-1)
+        partner = turned.reshape(*turned.shape[:-1], -1, 2)[..., ::-1].reshape(turned.shape)
+    turned = (turned * cos + partner * sin).astype(x.dtype)
+    if rotated == x.shape[-1]:
+        return turned
+    return jnp.concatenate([turned, x[..., rotated:]], axis=-1)
 
 
 def alibi_slopes(num_heads: int) -> Array:

@@ -38,15 +38,9 @@ def sample(
     """
     if _is_number(temperature) and temperature == 0:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    logits = apply_temperature(logits, temperature)  # [..., V]
-    noise = jax.random.gumbel(key, logits.shape, logits.dtype)  # its argmax is a softmax draw
-    if _is_number(top_k) and top_k == 0 and _is_number(top_p) and top_p >= 1:
-        return jnp.argmax(_min_p(logits, min_p) + noise, axis=-1).astype(jnp.int32)
-    logits, ids = _ranked(logits, top_k)  # [..., K], largest first
-    logits = _min_p(_first_p(_first_k(logits, top_k), top_p), min_p)
-    noise = jnp.take_along_axis(noise, ids, axis=-1)
-    choice = jnp.argmax(logits + noise, axis=-1, keepdims=True)  # [..., 1]
-    return jnp.take_along_axis(ids, choice, axis=-1)[..., 0]
+    logits = apply_temperature(logits, temperature)
+    logits = _min_p(_top_p(_top_k(logits, top_k), top_p), min_p)
+    return jax.random.categorical(key, logits).astype(jnp.int32)
 
 
 def apply_temperature(logits: Array, temperature: ArrayLike) -> Array:
@@ -62,7 +56,7 @@ def apply_temperature(logits: Array, temperature: ArrayLike) -> Array:
     Returns:
         [..., V] float32, or float64 for float64 logits.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = logits.astype(_wide(logits))
     if _is_number(temperature) and temperature == 1:
         return logits
     temperature = _column(temperature)
@@ -78,13 +72,16 @@ def top_k(logits: Array, k: ArrayLike) -> Array:
 
     Args:
         logits: [..., V].
-        k: a scalar or [...] integers; 0, or V and more, keeps all.
+        k: integers, a scalar or [...]; 0, or V and more, keeps all.
 
     Returns:
         [..., V] in the dtype of the logits.
     """
-    values, ids = _ranked(logits, k)
-    return _restored(_first_k(values, k), ids, logits)
+    if _is_number(k) and k == 0:
+        return logits
+    k = _column(k)
+    wide = logits.astype(_wide(logits))
+    return _masked(_largest(wide, jnp.ones_like(wide), jnp.where(k > 0, k, jnp.inf)), logits)
 
 
 def top_p(logits: Array, p: ArrayLike) -> Array:
@@ -99,8 +96,12 @@ def top_p(logits: Array, p: ArrayLike) -> Array:
     Returns:
         [..., V] in the dtype of the logits.
     """
-    values, ids = _ranked(logits, 0)
-    return _restored(_first_p(values, p), ids, logits)
+    if _is_number(p) and p >= 1:
+        return logits
+    p = _column(p)
+    wide = logits.astype(_wide(logits))
+    target = jnp.where(p < 1, jnp.maximum(p, jnp.finfo(wide.dtype).tiny), jnp.inf)
+    return _masked(_largest(wide, jax.nn.softmax(wide), target), logits)
 
 
 def min_p(logits: Array, p: ArrayLike) -> Array:
@@ -113,47 +114,49 @@ def min_p(logits: Array, p: ArrayLike) -> Array:
     Returns:
         [..., V] in the dtype of the logits.
     """
-    return _min_p(logits, p)
-
-
-def _ranked(logits: Array, k: ArrayLike) -> tuple[Array, Array]:
-    """Logits from the largest down, and their ids: k of them where k is a number, else all."""
-    vocab = logits.shape[-1]
-    return jax.lax.top_k(logits, min(k, vocab) if _is_number(k) and k > 0 else vocab)
-
-
-def _first_k(ranked: Array, k: ArrayLike) -> Array:
-    k = _column(k)
-    return _masked((jnp.arange(ranked.shape[-1]) < k) | (k <= 0), ranked)
-
-
-def _first_p(ranked: Array, p: ArrayLike) -> Array:
-    p = _column(p)
-    probabilities = jax.nn.softmax(ranked.astype(jnp.promote_types(ranked.dtype, jnp.float32)))
-    before = jnp.cumsum(probabilities, axis=-1) - probabilities
-    is_first = jnp.arange(ranked.shape[-1]) == 0
-    return _masked((before < p) | is_first | (p >= 1), ranked)
-
-
-def _min_p(logits: Array, p: ArrayLike) -> Array:
     if _is_number(p) and p == 0:
         return logits
     largest = jnp.max(logits, axis=-1, keepdims=True)
     return _masked(logits >= largest + jnp.log(_column(p)), logits)
 
 
-def _restored(ranked: Array, ids: Array, logits: Array) -> Array:
-    """Puts ranked logits back in the order of the vocabulary; those not there are masked."""
-    masked = jnp.full_like(logits, _lowest(logits.dtype))
-    return jnp.put_along_axis(masked, ids, ranked, axis=-1, inplace=False)
+_top_k, _top_p, _min_p = top_k, top_p, min_p  # for `sample`, whose arguments have these names
+
+
+def _largest(logits: Array, weights: Array, target: Array) -> Array:
+    """True for the largest logits, as few as have weights [..., V] that sum to target [..., 1].
+
+    Instead of sorting, which is slow on every device, it finds the last logit to keep bit by bit:
+    the bits of a float, with a little care for the sign, are ordered as the numbers are.
+    """
+    bits = jnp.finfo(logits.dtype).bits
+    order = jax.lax.bitcast_convert_type(jnp.where(logits == 0, 0, logits), f'uint{bits}')
+    sign = order.dtype.type(1 << (bits - 1))
+    order = jnp.where(order >= sign, ~order, order | sign)
+
+    def weight(chosen):
+        return jnp.sum(jnp.where(chosen, weights, 0), axis=-1, keepdims=True)
+
+    def add_bit(i, last):
+        candidate = last | (sign >> i.astype(sign.dtype))
+        return jnp.where(weight(order >= candidate) >= target, candidate, last)
+
+    last = jax.lax.fori_loop(0, bits, add_bit, jnp.zeros_like(order[..., :1]))
+    tied = order == last  # of which the first are kept
+    before = weight(order > last) + jnp.cumsum(jnp.where(tied, weights, 0), axis=-1) - weights
+    return (order > last) | (tied & (before < target))
 
 
 def _masked(keep: Array, logits: Array) -> Array:
     return jnp.where(keep, logits, _lowest(logits.dtype))
 
 
-def _lowest(dtype: DTypeLike) -> Array:
-    return jnp.finfo(dtype).min / 2
+def _lowest(dtype: DTypeLike) -> float:
+    return float(jnp.finfo(dtype).min) / 2
+
+
+def _wide(logits: Array) -> DTypeLike:
+    return jnp.promote_types(logits.dtype, jnp.float32)
 
 
 def _column(option: ArrayLike) -> Array:

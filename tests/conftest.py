@@ -1,0 +1,35 @@
+"""What tests share."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope='session')
+def run_python():
+    """Runs Python code or a script's arguments in a child process and returns what it printed.
+
+    `devices` virtual CPU devices; the child fails the test if it exits with another code than
+    `code`.
+    """
+
+    def run(*arguments: str, devices: int = 1, code: int = 0, **environment: str):
+        flags = f'--xla_force_host_platform_device_count={devices}'
+        result = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags} | environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert result.returncode == code, result.stdout + result.stderr
+        return result
+
+    return run

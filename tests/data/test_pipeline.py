@@ -1,0 +1,335 @@
+"""`load_data`: batches as a function of their number, splits read whole, mistakes named."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from transformer.data import check_data, load_data, pipeline
+from transformer.data.tokenizers import train_tokenizer
+from transformer.errors import UserError
+
+FIELDS = {'tokens', 'targets', 'weights', 'segment_ids', 'positions'}
+
+
+def assert_equal(batch, expected):
+    assert batch.keys() == expected.keys()
+    for name in batch:
+        np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)
+
+
+def take(batches, count):
+    return list(itertools.islice(batches, count))
+
+
+def concatenated(batches):
+    batches = list(batches)
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def documents(batch, eos):
+    """Targets of each segment, of documents that are whole in one row."""
+    found = []
+    for row in range(len(batch['tokens'])):
+        for segment in range(1, batch['segment_ids'][row].max() + 1):
+            inside = batch['segment_ids'][row] == segment
+            if batch['tokens'][row][inside][0] == eos:
+                found.append(
+                    bytes(id for id in batch['targets'][row][inside] if id != eos).decode()
+                )
+    return found
+
+
+def epoch(data):
+    """The batches of the first epoch of the only corpus; its rows must fill whole batches."""
+    rows = data.train.parts[0].num_rows
+    assert rows % data.train.batch_size == 0
+    return take(data.train.batches(0), rows // data.train.batch_size)
+
+
+@pytest.fixture(params=['stream', 'examples'])
+def packed(request, config, texts):
+    config.data.packing = request.param
+    return config
+
+
+def test_batch_is_a_function_of_its_number(packed):
+    data, again = load_data(packed), load_data(packed)
+    first = take(data.train.batches(0), 40)  # several epochs
+    for n in reversed(range(40)):
+        assert_equal(again.train.batch(n), first[n])
+    assert_equal(next(again.train.batches(37)), first[37])
+    assert_equal(take(again.train.batches(33), 7)[-1], first[39])
+    for batch in first:
+        assert batch.keys() == FIELDS
+        assert {array.shape for array in batch.values()} == {(4, 16)}
+
+
+def test_far_batches(packed):
+    data = load_data(packed)
+    assert_equal(data.train.batch(10**9), next(data.train.batches(10**9)))
+
+
+def test_epoch_has_every_token_once(packed):
+    packed.data.batch_size = 1
+    data = load_data(packed)
+    rows = data.train.parts[0].num_rows
+    corpus = data.train.parts[0].corpus
+    batches = take(data.train.batches(0), 3 * rows)
+    epochs = [concatenated(batches[i : i + rows]) for i in (0, rows, 2 * rows)]
+    for batch in epochs:
+        assert batch['weights'].sum() == data.train.num_tokens == corpus.num_inputs
+        inputs = np.sort(batch['tokens'][batch['segment_ids'] > 0])
+        np.testing.assert_array_equal(inputs, np.sort(corpus.tokens[:-1]))
+    assert not np.array_equal(epochs[0]['tokens'], epochs[1]['tokens'])
+
+
+def test_stream_cuts_and_order_change_with_the_epoch(config, texts):
+    config.data.batch_size = 1
+    data = load_data(config)
+    rows = data.train.parts[0].num_rows
+    batches = take(data.train.batches(0), 4 * rows)
+    epochs = [batches[i * rows : (i + 1) * rows] for i in range(4)]
+    cuts = {frozenset(batch['tokens'].tobytes() for batch in epoch) for epoch in epochs}
+    assert len(cuts) > 2
+
+
+def test_seed_changes_the_order(packed):
+    first = load_data(packed).train.batch(0)
+    packed.data.seed = 1
+    assert not np.array_equal(load_data(packed).train.batch(0)['tokens'], first['tokens'])
+
+
+def test_processes_share_a_batch(packed):
+    data = load_data(packed)
+    for n in range(6):
+        parts = [data.train.batch(n, index, 4) for index in range(4)]
+        assert_equal(concatenated(parts), data.train.batch(n))
+    parts = [next(data.train.batches(5, index, 2)) for index in range(2)]
+    assert_equal(concatenated(parts), data.train.batch(5))
+    with pytest.raises(UserError, match=r'data.batch_size 4 is not a multiple of the 3 processes'):
+        data.train.batches(0, 0, 3)
+
+
+@pytest.mark.parametrize('batch_size', [1, 3, 7, 100])
+def test_validation_counts_every_target_once(packed, batch_size):
+    data = load_data(packed)
+    batches = list(data.validation.evaluation_batches(batch_size))
+    assert {batch['tokens'].shape for batch in batches} == {(batch_size, 16)}
+    whole = concatenated(batches)
+    corpus = data.validation.rows.corpus
+    assert whole['weights'].sum() == data.validation.num_tokens == corpus.num_inputs
+    inputs = whole['segment_ids'] > 0
+    np.testing.assert_array_equal(inputs, whole['weights'] > 0)
+    targets = np.sort(whole['targets'][inputs])
+    np.testing.assert_array_equal(targets, np.sort(corpus.tokens[1:]))
+
+
+def test_validation_rows_do_not_depend_on_the_batch_size(packed):
+    validation = load_data(packed).validation
+    rows = validation.rows.num_rows
+    expected = concatenated(validation.evaluation_batches(1))
+    for batch_size in 3, 7:
+        got = concatenated(validation.evaluation_batches(batch_size))
+        assert_equal({name: array[:rows] for name, array in got.items()}, expected)
+        assert not any(array[rows:].any() for array in got.values())
+
+
+def test_part_of_a_validation(packed):
+    validation = load_data(packed).validation
+    whole = concatenated(validation.evaluation_batches(1))
+    assert validation.rows.num_rows > 4
+    part = concatenated(validation.evaluation_batches(2, num_batches=2))
+    chosen = np.arange(4) * validation.rows.num_rows // 4  # spread over the split
+    assert_equal(part, {name: array[chosen] for name, array in whole.items()})
+    enough = concatenated(validation.evaluation_batches(1, num_batches=1000))
+    assert_equal(enough, whole)
+
+
+def test_processes_share_a_validation(packed):
+    validation = load_data(packed).validation
+    whole = list(validation.evaluation_batches(6))
+    parts = [list(validation.evaluation_batches(6, 0, index, 2)) for index in range(2)]
+    for expected, *share in zip(whole, *parts, strict=True):
+        assert_equal(concatenated(share), expected)
+
+
+def test_splits_share_no_document_and_lose_none(config, texts):
+    config.data.packing = 'examples'
+    config.data.length = 128
+    config.data.batch_size = 1
+    data = load_data(config)
+    eos = data.tokenizer.eos_id
+    train = documents(concatenated(epoch(data)), eos)
+    validation = documents(concatenated(data.validation.evaluation_batches(4)), eos)
+    assert sorted(train + validation) == sorted(texts.values())
+    assert len(validation) > 1
+    sizes = [sum(len(text.encode()) for text in split) for split in (train, validation)]
+    assert sizes == [data.train.num_bytes, data.validation.num_bytes]
+    numbers = [data.train.num_documents, data.validation.num_documents]
+    assert numbers == [len(train), len(validation)]
+
+
+def test_validation_path(config, write):
+    train, held_out = write('a.txt', 'abc'), write('b.txt', 'de')
+    config.data.path = (str(train),)
+    config.data.validation_path = (str(held_out),)
+    config.data.validation_fraction = 0.0  # unused
+    data = load_data(config)
+    assert data.tokenizer.decode(data.train.parts[0].corpus.tokens) == 'abc'
+    assert data.tokenizer.decode(data.validation.rows.corpus.tokens) == 'de'
+    assert (data.train.num_bytes, data.validation.num_bytes) == (3, 2)
+
+
+def test_mixture_keeps_its_weights(config, write):
+    config.data.path = tuple(str(write(f'{name}.txt', name * 3000)) for name in 'xy')
+    config.data.weights = (3.0, 1.0)
+    data = load_data(config)
+    batches = take(data.train.batches(0), 200)
+    is_x = (concatenated(batches)['targets'] == ord('x')).any(axis=1)
+    assert is_x.sum() == 600
+    for start in range(0, 800, 8):  # evenly, not in runs
+        assert is_x[start : start + 8].sum() == 6
+    for n in 0, 71, 199:
+        assert_equal(load_data(config).train.batch(n), batches[n])
+    # The smaller share has epochs of its own: its first rows are all of its tokens.
+    smaller = data.train.parts[1]
+    assert smaller.num_rows < 200
+    counted = concatenated(batches)['weights'][~is_x][: smaller.num_rows]
+    assert counted.sum() == smaller.corpus.num_tokens
+
+
+def test_without_weights_corpora_are_one(config, write):
+    paths = [write('x.txt', 'x' * 300), write('y.txt', 'y' * 3000)]
+    config.data.path = tuple(map(str, paths))
+    config.data.batch_size = 1
+    data = load_data(config)
+    targets = concatenated(epoch(data))['targets']
+    assert (targets == ord('x')).sum() == 210
+    assert (targets == ord('y')).sum() == 2100
+
+
+def test_completions_only(config, write):
+    records = [{'prompt': f'{i}?' * 3, 'completion': f'{i}' * (i + 1)} for i in range(20)]
+    config.data.path = (str(write('a.jsonl', records)),)
+    data = load_data(config)
+    batches = concatenated(data.validation.evaluation_batches(4))
+    counted = batches['targets'][batches['weights'] > 0]
+    text = data.tokenizer.decode(counted)
+    assert '?' not in text
+    assert len(text) == data.validation.num_bytes
+    assert len(counted) == data.validation.num_tokens > 0
+    assert len(counted) - len(text) == data.validation.num_documents  # the ends
+    assert '?' in data.tokenizer.decode(batches['tokens'].ravel())
+
+
+def test_text_shorter_than_a_row(config, write):
+    config.data.path = (str(write('a.txt', 'abcd')),)
+    data = load_data(config)
+    batch = data.train.batch(0)
+    assert batch['weights'].sum(axis=1).tolist() == [3.0] * 4  # four epochs
+    assert data.tokenizer.decode(data.train.parts[0].corpus.tokens) == 'ab'
+
+
+def test_bpe_is_trained_once(config, texts, monkeypatch):
+    config.data.tokenizer = 'bpe'
+    config.data.vocab_size = 280
+    data = load_data(config)
+    assert 257 < data.tokenizer.vocab_size <= 280
+    monkeypatch.setattr(pipeline, 'train_tokenizer', None)
+    assert load_data(config).tokenizer.to_json() == data.tokenizer.to_json()
+
+
+def test_bpe_learns_from_a_sample_of_the_training_split(config, write, monkeypatch):
+    for i in range(40):
+        write(f'{i}.txt', f'text {i}')
+    config.data.tokenizer = 'bpe'
+    config.data.vocab_size = 280
+    seen = []
+
+    def train(kind, texts, vocab_size):
+        seen.append(list(texts))
+        return train_tokenizer(kind, seen[-1], vocab_size)
+
+    monkeypatch.setattr(pipeline, 'train_tokenizer', train)
+    data = load_data(config)
+    assert len(seen[-1]) == data.train.num_documents < 40
+    monkeypatch.setattr(pipeline, 'TRAINING_SAMPLE', 100)  # of about 280 bytes
+    config.data.vocab_size = 281
+    load_data(config)
+    assert len(seen[-1]) == pytest.approx(data.train.num_documents / 3, abs=1)
+
+
+def test_chars_know_both_splits(config, write):
+    config.data.path = (str(write('a.txt', 'aaaaaaaaaz')),)
+    config.data.tokenizer = 'chars'
+    data = load_data(config)
+    assert data.tokenizer.vocab_size == 3
+    assert data.tokenizer.decode(data.validation.rows.corpus.tokens) == 'aaz'
+
+
+def test_given_tokenizers(config, texts, tmp_path):
+    own = train_tokenizer('bytes', [])
+    config.data.tokenizer = 'bpe'
+    assert load_data(config, own).tokenizer is own
+    config.data.tokenizer = str(own.save(tmp_path / 'saved'))
+    assert load_data(config).tokenizer.to_json() == own.to_json()
+
+
+def test_stdlib(config):
+    config.data.path = ('stdlib',)
+    data = load_data(config)
+    sizes = data.train.num_bytes, data.validation.num_bytes
+    assert min(sizes) > 100_000
+    assert data.train.num_tokens == sizes[0] + data.train.num_documents
+    first = data.validation.evaluation_batches(4, 1)
+    assert next(first)['weights'].sum() == 4 * 16
+    assert data.describe() == (
+        'data: stdlib; vocabulary of 257 tokens\n'
+        f'train {data.train.num_documents:,} documents, {data.train.num_tokens:,} tokens, '
+        f'{sizes[0]:,} bytes; validation {data.validation.num_documents:,} documents, '
+        f'{data.validation.num_tokens:,} tokens, {sizes[1]:,} bytes'
+    )
+
+
+@pytest.mark.parametrize(
+    ('field', 'value', 'message'),
+    [
+        ('packing', 'streams', r"data.packing must be one of examples, stream; .* mean 'stream'"),
+        ('length', 0, r'data.length must be at least 1, not 0'),
+        ('batch_size', -4, r'data.batch_size must be at least 1, not -4'),
+        ('seed', -1, r'data.seed must be at least 0, not -1'),
+        ('validation_fraction', 0.0, r'fraction must be between 0 and 1, .* data.validation_path'),
+        ('validation_fraction', 1.0, r'fraction must be between 0 and 1, .* data.validation_path'),
+        ('path', (), r'data.path is empty: give'),
+        ('weights', (1.0, 2.0), r'data.weights has 2 entries and data.path 1'),
+        ('weights', (0.0,), r'data.weights must be positive, not \(0.0,\)'),
+        ('tokenizer', 'bpee', r'no tokenizer bpee: give bytes, chars, bpe'),
+        ('path', ('nowhere.txt',), r'nowhere.txt does not exist'),
+        ('validation_path', ('nowhere.txt',), r'nowhere.txt does not exist'),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_read(config, texts, tmp_path, field, value, message):
+    config.data[field] = value
+    for find in check_data, load_data:
+        with pytest.raises(UserError, match=message):
+            find(config)
+    assert not (tmp_path / 'cache').exists()
+
+
+def test_task_and_vocabulary_mistakes(config, texts):
+    check_data(config)
+    config.model.vocab_size = 256
+    with pytest.raises(UserError, match=r'model.vocab_size 256 is smaller than the 257 tokens'):
+        load_data(config)
+    config.model.vocab_size = 257
+    load_data(config)
+    config.task = 'causal_llm'
+    with pytest.raises(UserError, match=r"task must be one of causal_lm; .*'causal_lm'"):
+        check_data(config)
+
+
+def test_characters_that_a_given_vocabulary_lacks(config, texts):
+    chars = train_tokenizer('chars', ['abc'])
+    with pytest.raises(UserError, match=r"chars vocabulary lacks ' ' '0' '1'"):
+        load_data(config, chars)

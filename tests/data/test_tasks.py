@@ -1,0 +1,77 @@
+"""The arrays of a batch."""
+
+import numpy as np
+
+from transformer.data.corpus import Corpus
+from transformer.data.tasks import causal_lm
+
+X = -1  # padding
+
+
+def corpus(tokens, starts, counted=None):
+    return Corpus(
+        folder=None,
+        tokens=np.array(tokens, np.uint16),
+        starts=np.array(starts),
+        counted=None if counted is None else np.array(counted, np.uint8),
+        num_tokens=0,
+        num_bytes=0,
+    )
+
+
+# eos = 0, documents [5, 6] and [7].
+STREAM = corpus([0, 5, 6, 0, 7, 0], [0, 3])
+
+
+def check(batch, **expected):
+    assert batch.keys() == {'tokens', 'targets', 'weights', 'segment_ids', 'positions'}
+    for name, array in batch.items():
+        assert array.dtype == (np.float32 if name == 'weights' else np.int32)
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def test_documents_are_segments():
+    check(
+        causal_lm(STREAM, np.array([[0, 1, 2, 3, 4, X, X]])),
+        tokens=[[0, 5, 6, 0, 7, 0, 0]],
+        targets=[[5, 6, 0, 7, 0, 0, 0]],  # the last of a document predicts its end, never the next
+        weights=[[1, 1, 1, 1, 1, 0, 0]],  # the end counts although padding has the same value
+        segment_ids=[[1, 1, 1, 2, 2, 0, 0]],
+        positions=[[0, 1, 2, 0, 1, 0, 0]],
+    )
+
+
+def test_rows_begin_inside_documents():
+    check(
+        causal_lm(STREAM, np.array([[1, 2, 3], [4, X, X]])),
+        tokens=[[5, 6, 0], [7, 0, 0]],
+        targets=[[6, 0, 7], [0, 0, 0]],
+        weights=[[1, 1, 1], [1, 0, 0]],
+        segment_ids=[[1, 1, 2], [1, 0, 0]],
+        positions=[[0, 1, 0], [0, 0, 0]],
+    )
+
+
+def test_what_does_not_follow_is_another_segment():
+    # The end and the beginning of one document, as where a shifted stream closes its ring.
+    batch = causal_lm(corpus([0, 5, 6, 7, 0], [0]), np.array([[2, 3, 0, 1]]))
+    np.testing.assert_array_equal(batch['segment_ids'], [[1, 1, 2, 2]])
+    np.testing.assert_array_equal(batch['positions'], [[0, 1, 0, 1]])
+    np.testing.assert_array_equal(batch['targets'], [[7, 0, 5, 6]])
+
+
+def test_prompts_have_weight_zero():
+    stream = corpus([0, 5, 6, 0, 7, 0], [0, 3], counted=[1, 0, 1, 1, 0, 1])
+    batch = causal_lm(stream, np.array([[0, 1, 2, 3, 4, X]]))
+    np.testing.assert_array_equal(batch['weights'], [[0, 1, 1, 0, 1, 0]])
+
+
+def test_separators_inside_a_document_are_no_boundary():
+    batch = causal_lm(corpus([0, 5, 0, 6, 0], [0]), np.array([[0, 1, 2, 3]]))
+    np.testing.assert_array_equal(batch['segment_ids'], [[1, 1, 1, 1]])
+
+
+def test_rows_of_padding():
+    batch = causal_lm(STREAM, np.array([[X, X]]))
+    for array in batch.values():
+        np.testing.assert_array_equal(array, [[0, 0]])

@@ -1,0 +1,78 @@
+"""The mathematics of the Transformer as pure functions of arrays, which need nothing but JAX."""
+
+from transformer.functional.activations import (
+    ACTIVATIONS,
+    gelu,
+    gelu_tanh,
+    relu,
+    relu_squared,
+    silu,
+)
+from transformer.functional.attention import (
+    dot_product_attention,
+    merge_heads,
+    multi_head_attention,
+    split_heads,
+)
+from transformer.functional.dropout import dropout, dropout_bits
+from transformer.functional.feed_forward import feed_forward, gated_feed_forward
+from transformer.functional.losses import correct_predictions, cross_entropy, weighted_sum
+from transformer.functional.masks import (
+    causal_mask,
+    combine_masks,
+    length_mask,
+    padding_mask,
+    segment_mask,
+    window_mask,
+)
+from transformer.functional.norms import layer_norm, rms_norm
+from transformer.functional.positions import (
+    alibi_bias,
+    alibi_slopes,
+    apply_rope,
+    relative_bias,
+    relative_buckets,
+    rope_frequencies,
+    sinusoidal,
+)
+from transformer.functional.sampling import apply_temperature, min_p, sample, top_k, top_p
+
+__all__ = [
+    'ACTIVATIONS',
+    'alibi_bias',
+    'alibi_slopes',
+    'apply_rope',
+    'apply_temperature',
+    'causal_mask',
+    'combine_masks',
+    'correct_predictions',
+    'cross_entropy',
+    'dot_product_attention',
+    'dropout',
+    'dropout_bits',
+    'feed_forward',
+    'gated_feed_forward',
+    'gelu',
+    'gelu_tanh',
+    'layer_norm',
+    'length_mask',
+    'merge_heads',
+    'min_p',
+    'multi_head_attention',
+    'padding_mask',
+    'relative_bias',
+    'relative_buckets',
+    'relu',
+    'relu_squared',
+    'rms_norm',
+    'rope_frequencies',
+    'sample',
+    'segment_mask',
+    'silu',
+    'sinusoidal',
+    'split_heads',
+    'top_k',
+    'top_p',
+    'weighted_sum',
+    'window_mask',
+]
