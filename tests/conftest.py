@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+# Small shapes spend their time in the compiler: let it optimise less, in this process alone.
+os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 

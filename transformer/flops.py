@@ -56,7 +56,7 @@ def training_flops_per_token(model_config: TransformerConfig, length: int) -> fl
     """FLOPs of one update for each token of a row: three forward passes.
 
     A product's backward pass is two products of the same size. What rematerialisation computes
-    again is not counted, as usual for the utilisation of a device (Chowdhery et al. 2022, B).
+    again is not counted (as in the utilisation of Chowdhery et al. 2022, appendix B).
     """
     return 3 * sum(forward_flops_per_token(model_config, length).values())
 
@@ -85,13 +85,13 @@ def attention_flops_per_token(config: TransformerConfig, length: int) -> float:
     Rows hold one segment.
     """
     keys = 0.0
-    stacks = {'decoder': ['decoder'], 'encoder': ['encoder']}
-    for stack in stacks.get(config.topology, ['encoder', 'decoder']):
+    both = config.topology == 'encoder_decoder'
+    for stack in ('encoder', 'decoder') if both else (config.topology,):
         for layer in range(stack_depth(config, stack)):
             kind = config.pattern[layer % len(config.pattern)]
             window = config.window if kind == 'local' else None
             keys += _visible_keys(length, window, causal=stack == 'decoder')
-    if config.topology == 'encoder_decoder':
+    if both:
         keys += config.num_layers * length  # cross-attention
     return 4 * config.num_heads * config.dim_per_head * keys
 
@@ -109,7 +109,7 @@ def crossing_length(config: TransformerConfig) -> int | None:
 
 
 def peak_flops(dtype: str) -> float:
-    """Measured FLOP/s of square matrix products in `dtype` on one device, in under half a second.
+    """Measured FLOP/s of square matrix products in `dtype` on one device, in about half a second.
 
     The precision is the default one, with which a model multiplies too.
     """
@@ -140,8 +140,10 @@ def _sizes(config):
 
 
 def _component(name):
-    """The component of the parameter with this path; a new kind of parameter needs a pattern."""
-    return next(part for part, pattern in COMPONENTS.items() if re.search(pattern, name))
+    for component, pattern in COMPONENTS.items():
+        if re.search(pattern, name):
+            return component
+    raise ValueError(f'Parameter {name} is in none of COMPONENTS: a new kind needs a pattern.')
 
 
 def _visible_keys(length, window, causal):

@@ -9,7 +9,7 @@ import pytest
 from transformer.data import corpus as corpus_module
 from transformer.data.cache import MANIFEST, build_once, cache_folder
 from transformer.data.corpus import load_corpus
-from transformer.data.sources import open_source
+from transformer.data.sources import in_split, open_source
 from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
@@ -164,19 +164,18 @@ def test_cache_folder(monkeypatch, tmp_path):
     assert cache_folder('~/mine') == tmp_path / 'mine'
 
 
-@pytest.mark.parametrize(('split', 'way_out'), [('train', 'lower'), ('validation', 'raise')])
-def test_empty_split(write, load, split, way_out):
-    write('a.jsonl', [{'text': 'the only one'}])
-    other = 'validation' if split == 'train' else 'train'
-    try:
-        load('a.jsonl', split=other)
-    except UserError:
-        split, way_out = other, {'lower': 'raise', 'raise': 'lower'}[way_out]
-    verb = 'train on' if split == 'train' else 'validate on'
-    with pytest.raises(
-        UserError, match=rf'a.jsonl is left to {verb}: {way_out} data.validation_fr'
-    ):
-        load('a.jsonl', split=split)
+@pytest.mark.parametrize(
+    ('empty', 'message'),
+    [
+        ('train', r'a.jsonl is left to train on: lower data.validation_fraction, set data.valid'),
+        ('validation', r'a.jsonl is left to validate on: raise data.validation_fraction, set data'),
+    ],
+)
+def test_empty_split(write, load, empty, message):
+    text = next(text for text in 'abcdefghijklmnop' if not in_split(text, empty, 0.3))
+    write('a.jsonl', [{'text': text}])
+    with pytest.raises(UserError, match=message):
+        load('a.jsonl', split=empty)
 
 
 def test_records_without_text(write, load):

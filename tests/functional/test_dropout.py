@@ -68,6 +68,13 @@ def test_small_seeds_and_coordinates_do_not_collide():
     assert np.unique(bits).size == bits.size
 
 
+def test_a_row_of_bits_follows_from_more_than_32_bits():
+    # With 32 bits of state 2^18 rows would coincide in 8 pairs, and so would their masks.
+    i, j = np.arange(512)[:, None, None], np.arange(512)[:, None]
+    bits = np.asarray(run_bits(KEYS[0], i, j, np.arange(2))).astype(np.uint64)
+    assert np.unique(bits[..., 0] << np.uint64(32) | bits[..., 1]).size == 512 * 512
+
+
 def test_a_row_depends_on_its_own_key_only():
     x = np.ones((4, 8, 32), np.float32)
     whole = run(x, 0.5, KEYS)

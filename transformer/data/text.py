@@ -4,6 +4,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from transformer.errors import UserError
 
@@ -47,14 +48,14 @@ def cut_text(blocks: Iterable[str]) -> Iterator[str]:
         yield rest
 
 
-def _character_start(file, position: int) -> int:
+def _character_start(file: BinaryIO, position: int) -> int:
     """The first position from `position` on that is not inside a UTF-8 character."""
     file.seek(position)
     continued = file.read(3)
     return position + len(continued) - len(continued.lstrip(bytes(range(0x80, 0xC0))))
 
 
-def _decode(file, position: int, stop: int) -> Iterator[str]:
+def _decode(file: BinaryIO, position: int, stop: int) -> Iterator[str]:
     """The text of the bytes from `position`, where the file is, to `stop`."""
     decoder = codecs.getincrementaldecoder('utf-8')()
     while True:

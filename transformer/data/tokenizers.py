@@ -181,8 +181,10 @@ def _train_bytes(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
 
 
 def _train_chars(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    characters = sorted(set().union(*texts))
-    vocab = {character: id for id, character in enumerate(characters)}
+    characters: set[str] = set()
+    for text in texts:
+        characters.update(text)
+    vocab = {character: id for id, character in enumerate(sorted(characters))}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.decoder = decoders.Fuse()
     return _with_end(backend)

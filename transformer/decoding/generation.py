@@ -57,9 +57,9 @@ def stream(
 ) -> Iterator[list[list[int]]]:
     """Continues prompts, all together, and yields the new tokens as they are made.
 
-    Prompts and cache are padded to buckets of length, a power of two each: a compiled program
-    serves all prompts of a bucket, all values of the options and any `max_new_tokens` of the
-    bucket. Going from greedy to drawn, or switching top_k, top_p or min_p on, makes another.
+    Prompts and cache are padded to buckets of length, a power of two each. A compiled program
+    serves all prompts of its buckets and all values of temperature, top_p and min_p but those
+    that turn the option off; another top_k needs another program.
 
     Args:
         model: a decoder with a language-model head.
@@ -99,17 +99,21 @@ def stream(
     state = prefill(params, tokens, lengths, newest, config=model.config, size=size)
     rows = np.arange(first_row, first_row + len(prompts), dtype=np.int32)
 
+    draw = {'key': None, 'options': None, 'top_k': 0}
+    if temperature > 0:
+        options = _draw_options(temperature, top_p, min_p)
+        draw = {'key': key, 'options': options, 'top_k': top_k}
+
     def advance(state, stop):
         return decode(
             params,
             state,
-            key,
-            rows,
-            _sampling_options(temperature, top_k, top_p, min_p),
-            np.int32(-1 if eos_id is None else eos_id),
-            np.int32(stop),
+            rows=rows,
+            eos_id=np.int32(-1 if eos_id is None else eos_id),
+            stop=np.int32(stop),
             config=model.config,
             vocab_limit=vocab_limit or model.config.vocab_size,
+            **draw,
         )
 
     return _chunks(state, advance, max_new_tokens, eos_id, chunk)
@@ -201,13 +205,9 @@ def _check(name, value, valid, expected):
         raise UserError(f'{name} must be {expected}, not {value}.')
 
 
-def _sampling_options(temperature, top_k, top_p, min_p) -> dict[str, np.generic] | None:
+def _draw_options(temperature: float, top_p: float, min_p: float) -> dict[str, np.generic]:
     """What `choose_tokens` takes. Options that are off are left out, for faster programs."""
-    if temperature == 0:
-        return None
     options = {'temperature': np.float32(temperature)}
-    if top_k > 0:
-        options['top_k'] = np.int32(top_k)
     if top_p < 1:
         options['top_p'] = np.float32(top_p)
     if min_p > 0:

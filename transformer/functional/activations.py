@@ -67,6 +67,7 @@ def silu(x: Array) -> Array:
     return x * jax.nn.sigmoid(x)
 
 
+@_smooth(lambda x: 2 * jax.nn.relu(x))
 def relu_squared(x: Array) -> Array:
     """max(x, 0)^2 (So et al. 2021, Primer)."""
     return jnp.square(jax.nn.relu(x))

@@ -223,7 +223,7 @@ def xla_attention(
     if a.sinks is not None:
         sinks = a.sinks.astype(dtype)[:, None, None]  # [N, 1, 1]
         maximum = jnp.maximum(maximum, jax.lax.stop_gradient(sinks))
-    maximum = jnp.where(maximum == MASKED, 0, maximum)  # then every exponential below is 0
+    maximum = jnp.where(maximum == MASKED, 0, maximum)  # no key: every exponential below is 0
     weights = jnp.exp(logits - maximum)  # [B, N, T, S], normalised after the product with value
     total = weights.sum(-1, keepdims=True)  # [B, N, T, 1]
     if a.sinks is not None:

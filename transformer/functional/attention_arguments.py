@@ -24,8 +24,8 @@ from transformer.functional.masks import (
 Array = jax.Array
 BiasFn = Callable[[Any, Array, Array], Array]
 
-# Stands for minus infinity, whose differences are NaN. Within the range of float32 and bfloat16,
-# with room left to subtract a logit.
+# Stands for minus infinity, whose differences are NaN: within the range of float32 and bfloat16,
+# with room left to subtract a logit. A row whose maximum is not above it has no key.
 MASKED = -2.4e38
 
 
@@ -53,7 +53,10 @@ class AttentionArguments(NamedTuple):
 
 
 def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
-    """Scales, caps, biases and masks the products query key^T [B, N, T, S]; masked ones: MASKED."""
+    """Scales, caps, biases and masks the products query key^T [B, N, T, S].
+
+    Those of masked keys become MASKED; a bias may take them lower still, to -inf.
+    """
     a, (T, S) = arguments, logits.shape[-2:]
     queries = jnp.arange(T, dtype=jnp.int32) if a.query_positions is None else a.query_positions
     keys = jnp.arange(S, dtype=jnp.int32) if a.key_positions is None else a.key_positions
@@ -65,8 +68,6 @@ def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
     if a.bias_fn is not None:
         bias = checked_bias(a.bias_fn(a.bias_params, queries, keys), logits.shape)
         logits = logits + bias.astype(logits.dtype)
-    if a.bias is not None or a.bias_fn is not None:
-        logits = jnp.where(logits <= MASKED, MASKED, logits)  # an additive mask is a mask
     allowed = combine_masks(
         a.mask,
         causal_mask(queries, keys) if a.is_causal else None,

@@ -34,13 +34,21 @@ def cross_entropy(
 
     Returns:
         [...] float32, or float64 for float64 logits. Low-precision logits are summed in float32.
+
+    Raises:
+        ValueError: shapes that do not match.
     """
-    log_z, target, mean = _row_statistics(logits, targets)
-    losses = log_z - target
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f'logits {list(logits.shape)} are not a row for each of targets {list(targets.shape)}.'
+        )
+    losses, lead, log_z = _row_statistics(logits, targets)
     if not _is_zero(label_smoothing):
-        losses += label_smoothing * (target - mean)
+        losses += label_smoothing * lead
     if not _is_zero(z_loss):
-        losses += z_loss * jnp.square(log_z)
+        # Where log Z is not finite, the loss is not either; the derivative of the square would
+        # then make NaN even of a cotangent of zero.
+        losses += z_loss * jnp.square(jnp.where(jnp.isfinite(log_z), log_z, jnp.nan))
     return losses
 
 
@@ -55,8 +63,15 @@ def weighted_sum(losses: Array, weights: ArrayLike) -> tuple[Array, Array]:
 
     Returns:
         Two scalars in the dtype of the losses.
+
+    Raises:
+        ValueError: shapes that differ.
     """
     weights = jnp.asarray(weights, losses.dtype)
+    if weights.shape != losses.shape:
+        raise ValueError(
+            f'weights {list(weights.shape)} are not one for each of losses {list(losses.shape)}.'
+        )
     return jnp.sum(jnp.where(weights == 0, 0, losses) * weights), jnp.sum(weights)
 
 
@@ -67,33 +82,35 @@ def correct_predictions(logits: Array, targets: Array) -> Array:
 
 @jax.custom_vjp
 def _row_statistics(logits: Array, targets: Array) -> tuple[Array, Array, Array]:
-    """log sum exp, the target's logit and the mean of each row.
+    """log Z - target's logit, target's logit - mean logit, and log Z, of each row.
 
     The derivative is written by hand because it then takes one pass, which reads the logits and
-    writes their gradient; XLA's own stores exponentials and scatters.
+    writes their gradient; XLA's own stores the exponentials and scatters into them.
     """
-    x = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    valid = (targets >= 0) & (targets < x.shape[-1])
-    index = jnp.where(valid, targets, 0)[..., None]
-    target = jnp.take_along_axis(x, index, axis=-1, mode='clip')[..., 0]
-    target = jnp.where(valid, target, jnp.nan)
-    return jax.nn.logsumexp(x, axis=-1), target, jnp.mean(x, axis=-1)
+    return _row_statistics_fwd(logits, targets)[0]
 
 
 def _row_statistics_fwd(logits, targets):
-    log_z, target, mean = _row_statistics(logits, targets)
-    return (log_z, target, mean), (logits, targets, log_z)
+    x = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))  # [..., V]
+    largest = jnp.max(x, axis=-1, keepdims=True)  # [..., 1]
+    x = x - largest  # so that an offset of all logits costs no digits
+    log_sum = jnp.log(jnp.sum(jnp.exp(x), axis=-1))  # [...]
+    valid = (targets >= 0) & (targets < x.shape[-1])
+    target = jnp.take_along_axis(x, targets[..., None], axis=-1, mode='clip')[..., 0]
+    target = jnp.where(valid, target, jnp.nan)
+    statistics = log_sum - target, target - jnp.mean(x, axis=-1), log_sum + largest[..., 0]
+    return statistics, (logits, targets, largest, log_sum)
 
 
 def _row_statistics_bwd(residuals, cotangents):
-    logits, targets, log_z = residuals
-    d_log_z, d_target, d_mean = (d[..., None] for d in cotangents)  # [..., 1]
-    probabilities = jnp.exp(logits.astype(log_z.dtype) - log_z[..., None])  # [..., V]
-    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-    gradient = d_log_z * probabilities + d_mean / logits.shape[-1]
-    gradient += jnp.where(is_target, d_target, 0)
+    logits, targets, largest, log_sum = residuals
+    d_loss, d_lead, d_log_z = (d[..., None] for d in cotangents)  # [..., 1]
+    x = logits.astype(log_sum.dtype) - largest
+    gradient = (d_loss + d_log_z) * jnp.exp(x - log_sum[..., None]) - d_lead / x.shape[-1]
+    is_target = jnp.arange(x.shape[-1]) == targets[..., None]
+    gradient += jnp.where(is_target, d_lead - d_loss, 0)
     # A row that nothing depends on has a zero gradient, though its logits be NaN.
-    gradient = jnp.where((d_log_z == 0) & (d_target == 0), 0, gradient)
+    gradient = jnp.where((d_loss == 0) & (d_lead == 0) & (d_log_z == 0), 0, gradient)
     return gradient.astype(logits.dtype), np.zeros(targets.shape, jax.dtypes.float0)
 
 

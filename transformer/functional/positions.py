@@ -35,7 +35,8 @@ def sinusoidal(
     """
     _check_layout(layout)
     _check_even('dim', dim)
-    angles = _angles(positions, _geometric(dim, base), jnp.result_type(positions))  # [..., dim/2]
+    positions = jnp.asarray(positions)
+    angles = _angles(positions, _geometric(dim, base), positions.dtype)  # [..., dim/2]
     return _join(jnp.sin(angles), jnp.cos(angles), layout)
 
 
@@ -182,7 +183,7 @@ def alibi_slopes(num_heads: int) -> Array:
     return jnp.asarray(2.0 ** -np.concatenate([exponents, between]), jnp.float32)
 
 
-def alibi_bias(slopes: Array, query_positions: ArrayLike, key_positions: ArrayLike) -> Array:
+def alibi_bias(slopes: ArrayLike, query_positions: ArrayLike, key_positions: ArrayLike) -> Array:
     """The bias -slope * |query position - key position| (Press et al. 2022).
 
     Under a causal mask it differs from BLOOM's slope * key position by a constant for each query,
@@ -196,8 +197,9 @@ def alibi_bias(slopes: Array, query_positions: ArrayLike, key_positions: ArrayLi
     Returns:
         [N, T, S] or [B, N, T, S], in the dtype of the slopes.
     """
+    slopes = jnp.asarray(slopes)[:, None, None]
     distances = jnp.abs(_relative(query_positions, key_positions))[..., None, :, :]
-    return -slopes[:, None, None] * distances.astype(slopes.dtype)
+    return -slopes * distances.astype(slopes.dtype)
 
 
 def relative_buckets(
@@ -247,7 +249,7 @@ def relative_buckets(
 
 
 def relative_bias(
-    table: Array,
+    table: ArrayLike,
     query_positions: ArrayLike,
     key_positions: ArrayLike,
     *,
@@ -275,7 +277,7 @@ def relative_bias(
         max_distance=max_distance,
         bidirectional=bidirectional,
     )  # [(B), T, S]
-    return jnp.moveaxis(table[buckets], -1, -3)
+    return jnp.moveaxis(jnp.asarray(table)[buckets], -1, -3)
 
 
 def _geometric(dim: int, base: float) -> np.ndarray:

@@ -60,11 +60,11 @@ def apply_temperature(logits: Array, temperature: ArrayLike) -> Array:
     if _is_number(temperature) and temperature == 1:
         return logits
     temperature = _column(temperature)
-    largest = jnp.argmax(logits, axis=-1, keepdims=True)
-    shifted = logits - jnp.take_along_axis(logits, largest, axis=-1)
+    shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
     scaled = shifted / jnp.where(temperature > 0, temperature, 1)
-    greedy = jnp.where(jnp.arange(logits.shape[-1]) == largest, 0, _lowest(logits.dtype))
-    return jnp.where(temperature > 0, jnp.maximum(scaled, _lowest(logits.dtype)), greedy)
+    is_first = jnp.arange(logits.shape[-1]) == jnp.argmax(logits, axis=-1, keepdims=True)
+    scaled = jnp.where(temperature > 0, scaled, jnp.where(is_first, 0, -jnp.inf))
+    return jnp.maximum(scaled, _lowest(logits.dtype))
 
 
 def top_k(logits: Array, k: ArrayLike) -> Array:

@@ -7,9 +7,9 @@ import jax
 
 # (end of the path, contracted axes, produced axes); vectors produce only.
 PARAMETER_AXES = (
+    (r'position/embedding/table', ('length',), ('embed',)),
     (r'(^|/)(encoder_)?embedding/table', ('vocab',), ('embed',)),
     (r'token_types/table', ('types',), ('embed',)),
-    (r'position/embedding/table', ('length',), ('embed',)),
     (r'position/buckets/table', ('buckets',), ('heads',)),
     (r'attention/query/kernel', ('embed',), ('heads', 'head_dim')),
     (r'attention/(key|value)/kernel', ('embed',), ('kv_heads', 'head_dim')),

@@ -53,9 +53,9 @@ class Weights(nn.Module):
         dtype = jnp.dtype(config.param_dtype)
         kernel = self.param('kernel', init, (*self.inputs, *self.outputs), dtype)
         if not self.use_bias:
-            return kernel.astype(config.dtype), None
+            return jnp.asarray(kernel, config.dtype), None
         bias = self.param('bias', nn.initializers.zeros, self.outputs, dtype)
-        return kernel.astype(config.dtype), bias.astype(config.dtype)
+        return jnp.asarray(kernel, config.dtype), jnp.asarray(bias, config.dtype)
 
 
 class Table(nn.Module):
@@ -70,7 +70,8 @@ class Table(nn.Module):
     def __call__(self) -> jax.Array:
         init = nn.initializers.normal(self.std)
         dtype = jnp.dtype(self.config.param_dtype)
-        return self.param('table', init, (self.rows, self.width), dtype).astype(self.config.dtype)
+        table = self.param('table', init, (self.rows, self.width), dtype)
+        return jnp.asarray(table, self.config.dtype)
 
 
 class LayerNorm(nn.Module):

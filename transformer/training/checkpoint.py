@@ -32,6 +32,12 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
 
+    def require_step(self) -> int:
+        """The step of the newest checkpoint; UserError if there is none."""
+        if self.latest_step is None:
+            raise UserError(f'{self._folder} holds no checkpoint: train first.')
+        return self.latest_step
+
     def save(self, state: TrainState) -> None:
         """Starts to write the state; the caller may donate it to the next step at once.
 
@@ -61,18 +67,13 @@ class Checkpoints:
             params=ocp.args.StandardRestore(_abstract(like.params)),
             rest=ocp.args.StandardRestore(_abstract(rest)),
         )
-        restored = self._manager.restore(self._require_step(), args=items)
+        restored = self._manager.restore(self.require_step(), args=items)
         return TrainState(params=restored.params, **restored.rest)
 
     def restore_params(self, like: Any) -> Any:
         """The newest parameters alone; see `restore`."""
         items = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(like)))
-        return self._manager.restore(self._require_step(), args=items).params
-
-    def _require_step(self):
-        if self.latest_step is None:
-            raise UserError(f'{self._folder} holds no checkpoint: train first.')
-        return self.latest_step
+        return self._manager.restore(self.require_step(), args=items).params
 
 
 def _abstract(tree):

@@ -1,12 +1,32 @@
 """A whole split evaluated, every target token counted once."""
 
 import math
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.experiment import load_experiment
 from transformer.training.parallel import DataParallel
+from transformer.training.run_folder import read_tokenizer
+
+
+def evaluate_run(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
+    """Metrics of the newest checkpoint in a run's folder on its whole validation split.
+
+    Raises:
+        UserError: there is no checkpoint, or the config or data do not fit.
+    """
+    with Checkpoints(workdir / 'checkpoints') as checkpoints:
+        step = checkpoints.require_step()
+        experiment = load_experiment(config, read_tokenizer(workdir))
+        params = experiment.trained_params(checkpoints)
+    dataset, batch_size = experiment.data.validation, config.data.batch_size
+    metrics = evaluate(experiment.eval_step(), params, dataset, experiment.parallel, batch_size)
+    return {'step': step} | metrics
 
 
 def evaluate(
@@ -16,21 +36,19 @@ def evaluate(
     parallel: DataParallel,
     batch_size: int,
     num_batches: int = 0,
-    on_batch: Callable[[int], None] = lambda done: None,
 ) -> dict[str, float]:
     """Metrics of the dataset's evaluation batches, see `means`.
 
     Args:
         eval_step: from `DataParallel.evaluate`.
         batch_size: rows over all devices of all processes; the last batch is padded.
-        num_batches: of the start of the split; 0: all.
-        on_batch: called with the number of batches done.
+        num_batches: at most so many, of rows spread over the split; 0: all.
     """
     total: dict[str, float] = {}
-    for done, batch in enumerate(dataset.evaluation_batches(batch_size, num_batches), 1):
-        sums = jax.device_get(eval_step(params, parallel.split(parallel.own_rows(batch))))
+    batches = dataset.evaluation_batches(batch_size, num_batches, *parallel.process)
+    for batch in batches:
+        sums = jax.device_get(eval_step(params, parallel.split(batch)))
         total = {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
-        on_batch(done)
     return means(total, dataset)
 
 

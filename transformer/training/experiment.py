@@ -19,7 +19,6 @@ from transformer.training.schedules import SCHEDULES
 from transformer.training.state import TrainState
 from transformer.training.step import Recipe, eval_step, hyperparameters, train_step
 
-TASKS = ('causal_lm',)
 MODES = ('pmap',)
 
 
@@ -127,7 +126,6 @@ def init_params(model: Transformer, seed: int) -> Any:
 
 def check_config(config: ConfigDict) -> None:
     """Raises UserError for choices and numbers that no run can have, before anything is loaded."""
-    check_choice(config.task, TASKS, 'task')
     check_choice(config.optimizer.name, OPTIMIZERS, 'optimizer.name')
     check_choice(config.schedule.name, SCHEDULES, 'schedule.name')
     check_choice(config.train.on_nonfinite, ('stop', 'continue'), 'train.on_nonfinite')

@@ -12,12 +12,12 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer.errors import UserError
-from transformer.summary import peak_flops, training_flops_per_token
+from transformer.flops import peak_flops, training_flops_per_token
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate, means
 from transformer.training.experiment import Experiment, load_experiment
 from transformer.training.reporting import MetricsWriter, Progress, plot_curves
-from transformer.training.run_folder import open_run, open_tokenizer
+from transformer.training.run_folder import open_run, read_tokenizer
 from transformer.training.state import TrainState
 
 
@@ -31,7 +31,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
         UserError: a mistake in the config or data, or an update that was not finite.
     """
     open_run(config, workdir)
-    experiment = load_experiment(config, open_tokenizer(workdir))
+    experiment = load_experiment(config, read_tokenizer(workdir))
     experiment.data.tokenizer.save(workdir)
     keep = config.train.keep_checkpoints
     with Checkpoints(workdir / 'checkpoints', keep) as checkpoints:

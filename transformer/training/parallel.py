@@ -59,13 +59,8 @@ class DataParallel:
         """The tree on every device, shapes unchanged."""
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
 
-    def own_rows(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """This process's rows of a batch that holds those of every process."""
-        index, count = self.process
-        return {k: np.split(v, count)[index] for k, v in batch.items()}
-
     def split(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """[B, ...] host arrays as [devices, B / devices, ...], a part on each device."""
+        """This process's rows [B, ...] as [devices, B / devices, ...], a part on each device."""
         sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
         parts = {k: v.reshape(len(self.devices), -1, *v.shape[1:]) for k, v in batch.items()}
         return jax.device_put(parts, sharding)

@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from transformer.data import Tokenizer, load_tokenizer
 from transformer.errors import UserError
 from transformer.flags import config_differences, config_from_json, config_to_json
 
@@ -63,3 +64,8 @@ def read_config(workdir: pathlib.Path, template: ConfigDict) -> ConfigDict:
     if not file.is_file():
         raise UserError(f'{workdir} holds no run (no config.json): train one first.')
     return config_from_json(file.read_text(), template)
+
+
+def read_tokenizer(workdir: pathlib.Path) -> Tokenizer | None:
+    """The tokenizer of the run in a folder; None before it has one."""
+    return load_tokenizer(workdir) if (workdir / 'tokenizer.json').is_file() else None
