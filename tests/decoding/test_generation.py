@@ -1,6 +1,8 @@
 """Decoding with a cache against the full forward pass, and what may not change the result."""
 
 import functools
+import itertools
+import operator
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +22,6 @@ SMALL = {
     'num_heads': 4,
     'mlp_dim': 24,
     'max_length': 32,
-    'init_std': 0.5,  # so that the likeliest token changes from step to step
 }
 MODELS = {
     'rope': {
@@ -34,16 +35,12 @@ MODELS = {
     'learned': {
         'position': 'learned',
         'scan_layers': False,
+        'norm_placement': 'parallel',
         'attention_bias': 'all',
         'tie_embeddings': False,
-    },
-    'relative': {'position': 'relative', 'window': 5, 'num_kv_heads': 1},
-    'sinusoidal': {
-        'position': 'sinusoidal',
-        'scan_layers': False,
-        'norm_placement': 'parallel',
         'logits_softcap': 9.0,
     },
+    'relative': {'position': 'relative', 'window': 5, 'num_kv_heads': 1},
 }
 PROMPTS = [[5, 31, 7, 7, 12, 0, 9], [17], [3, 1, 2]]  # longest 7: with 25 more, max_length
 NEW = 25
@@ -52,7 +49,11 @@ NEW = 25
 @functools.cache
 def make(name, **changes):
     model = Transformer(TransformerConfig(**SMALL | MODELS[name] | changes))
-    return model, model.init(jax.random.key(0), {'tokens': np.ones((1, 2), np.int32)})['params']
+    batch = {'tokens': np.ones((1, 2), np.int32)}
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params'])
+    random = np.random.default_rng(0)
+    # Wide enough that the likeliest token changes from step to step.
+    return model, jax.tree.map(lambda x: jnp.array(random.normal(0, 0.5, x.shape), x.dtype), shapes)
 
 
 @functools.partial(jax.jit, static_argnames='config')
@@ -161,41 +162,43 @@ def test_the_key_decides_what_is_drawn():
     assert draw() != draw(seed=1)
 
 
-def test_temperature_zero_and_top_k_one_are_greedy():
+def test_temperature_zero_is_greedy_and_the_limit_of_small_ones():
     greedy, _ = greedy_without_cache('rope')
-    assert draw(temperature=0.0, top_p=0.9) == greedy
     assert draw(temperature=0.0, top_k=5, min_p=0.1) == greedy
-    assert draw(top_k=1, top_p=1.0) == greedy
     assert draw(temperature=1e-6) == greedy
 
 
-def test_drawn_tokens_follow_the_softmax_and_rows_are_independent():
-    rows = np.arange(6000, dtype=np.int32)
-    logits = jnp.tile(jnp.array([0.0, 1.0, -1.0, 0.5]), (len(rows), 1))
-    options = {'temperature': np.float32(0.7)}
-    key = jax.random.key(3)
-    tokens = np.asarray(choose_tokens(logits, key, rows, np.int32(2), options, 0))
-    share = np.bincount(tokens, minlength=4) / len(rows)
-    expected = np.exp(np.array([0, 1, -1, 0.5]) / 0.7)
-    expected /= expected.sum()
-    np.testing.assert_allclose(share, expected, atol=4 * 0.5 / len(rows) ** 0.5)
-    pairs = np.mean(tokens[1:] == tokens[:-1])
-    np.testing.assert_allclose(pairs, (expected**2).sum(), atol=4 * 0.5 / len(rows) ** 0.5)
-    later = np.asarray(choose_tokens(logits, key, rows, np.int32(3), options, 0))
-    np.testing.assert_allclose(
-        np.mean(later == tokens), (expected**2).sum(), atol=4 * 0.5 / len(rows) ** 0.5
-    )
+@functools.partial(jax.jit, static_argnames='top_k')
+def chosen(logits, count=2, top_k=0, **options):
+    rows = jnp.arange(len(logits), dtype=jnp.int32)
+    return choose_tokens(logits, jax.random.key(3), rows, count, options, top_k)
 
 
-def test_min_p_and_top_k_leave_the_likeliest_only():
-    logits = jnp.tile(jnp.array([0.0, 3.0, 2.0, -1.0]), (200, 1))
-    rows = np.arange(200, dtype=np.int32)
-    key, count = jax.random.key(0), np.int32(0)
-    hot = {'temperature': np.float32(4.0)}
-    assert set(choose_tokens(logits, key, rows, count, hot, 0).tolist()) == {0, 1, 2, 3}
-    assert set(choose_tokens(logits, key, rows, count, hot, 2).tolist()) == {1, 2}
-    options = hot | {'min_p': np.float32(0.7)}  # exp(-1 / 4) = 0.78, exp(-3 / 4) = 0.47
-    assert set(choose_tokens(logits, key, rows, count, options, 0).tolist()) == {1, 2}
+def test_top_k_one_takes_the_largest_logit():
+    logits = jax.random.normal(jax.random.key(0), (50, 20))
+    np.testing.assert_array_equal(chosen(logits, temperature=9.0, top_k=1), logits.argmax(-1))
+
+
+def test_drawn_tokens_follow_the_softmax_apart_for_each_row_and_token():
+    logits = np.array([0.0, 1.0, -1.0, 0.5])
+    many = np.tile(logits, (6000, 1)).astype(np.float32)
+    first = np.asarray(chosen(many, temperature=0.7))
+    second = np.asarray(chosen(many, count=3, temperature=0.7))
+    expected = np.exp(logits / 0.7) / np.exp(logits / 0.7).sum()
+    error = 4 * 0.5 / len(many) ** 0.5
+    np.testing.assert_allclose(np.bincount(first) / len(many), expected, atol=error)
+    alike = (expected**2).sum()  # the probability that two independent draws are the same
+    np.testing.assert_allclose(np.mean(first[1:] == first[:-1]), alike, atol=error)
+    np.testing.assert_allclose(np.mean(first == second), alike, atol=error)
+
+
+def test_filters_leave_the_likeliest_only():
+    logits = np.tile(np.float32([0.0, 3.0, 2.0, -1.0]), (200, 1))
+    assert set(chosen(logits, temperature=4.0).tolist()) == {0, 1, 2, 3}
+    assert set(chosen(logits, temperature=4.0, top_k=2).tolist()) == {1, 2}
+    # Probabilities over the largest: 0.47, 1, 0.78, 0.37; normalised: 0.18, 0.38, 0.30, 0.14.
+    assert set(chosen(logits, temperature=4.0, min_p=0.7).tolist()) == {1, 2}
+    assert set(chosen(logits, temperature=4.0, top_p=0.6).tolist()) == {1, 2}
 
 
 def test_a_row_ends_at_its_end_token_and_the_others_go_on():
@@ -211,11 +214,19 @@ def test_after_its_end_a_row_is_frozen_and_the_loop_stops_with_the_last_row():
     whole, _ = greedy_without_cache('rope')
     eos = whole[1][2]
     ends = [row.index(eos) if eos in row else NEW for row in whole]
-    arguments = dict(
-        key=None, rows=np.arange(3, dtype=np.int32), options=None, eos_id=np.int32(eos),
-        config=model.config, vocab_limit=40, top_k=0,
-    )  # fmt: skip
-    state, tokens = decode(params, started(PROMPTS, model, params), stop=np.int32(NEW), **arguments)
+    run = functools.partial(
+        decode,
+        params,
+        key=None,
+        rows=np.arange(3, dtype=np.int32),
+        options=None,
+        eos_id=np.int32(eos),
+        stop=np.int32(NEW),
+        config=model.config,
+        vocab_limit=40,
+        top_k=0,
+    )
+    state, tokens = run(started(PROMPTS, model, params))
     for row, end in zip(np.asarray(tokens), ends, strict=True):
         assert set(row[end:NEW].tolist()) <= {eos}
     lengths = np.array([len(prompt) for prompt in PROMPTS])
@@ -224,26 +235,30 @@ def test_after_its_end_a_row_is_frozen_and_the_loop_stops_with_the_last_row():
     np.testing.assert_array_equal(state.cache[0].index, state.position)
 
     alike = started([PROMPTS[1]] * 3, model, params)
-    state, _ = decode(params, alike, stop=np.int32(NEW), **arguments)
+    state, _ = run(alike)
     assert int(state.count) == ends[1] + 1 < NEW
 
 
+def joined(chunks):
+    return [list(itertools.chain(*parts)) for parts in zip(*chunks, strict=True)]
+
+
 def test_chunks_of_any_size_join_to_the_same_rows():
-    whole = draw()
     options = {'max_new_tokens': NEW, 'temperature': 1.5, 'top_p': 0.9, 'key': jax.random.key(0)}
     chunks = list(stream(*make('rope'), PROMPTS, chunk=7, **options))
+    whole = draw()
     assert [len(chunk[0]) for chunk in chunks] == [7, 7, 7, 4]
-    assert [sum(parts, []) for parts in zip(*chunks, strict=True)] == whole
+    assert joined(chunks) == whole
 
     eos = whole[1][3]
-    chunks = list(stream(*make('rope'), [PROMPTS[1]], chunk=3, eos_id=eos, first_row=1, **options))
-    assert sum((chunk[0] for chunk in chunks), []) == whole[1][: whole[1].index(eos) + 1]
+    chunks = stream(*make('rope'), PROMPTS, chunk=3, eos_id=eos, **options)
+    ended = [row[: row.index(eos) + 1] if eos in row else row for row in whole]
+    assert joined(chunks) == ended == draw(eos_id=eos)
 
 
 def test_ids_beyond_the_limit_are_never_made():
-    hot = {'temperature': 50.0, 'top_p': 1.0}
-    assert max(map(max, draw(**hot))) > 6
-    assert max(map(max, draw(vocab_limit=7, **hot))) == 6
+    assert max(map(max, draw(temperature=50.0))) > 6
+    assert max(map(max, draw(temperature=50.0, vocab_limit=7))) == 6
 
 
 def test_a_bucket_and_the_values_of_the_options_share_one_program():
@@ -255,11 +270,11 @@ def test_a_bucket_and_the_values_of_the_options_share_one_program():
 
 
 def test_the_loop_updates_the_cache_in_place():
-    model, params = unrolled(*make('alibi', num_layers=4, max_length=1024, norm_placement='pre'))
-    state = jax.eval_shape(lambda: started([[1, 2]] * 4, model, params, size=1024))
+    model, params = unrolled(*make('alibi', max_length=1024))
+    state = jax.eval_shape(lambda: started([[1, 2]] * 8, model, params, size=1024))
     number = np.int32(0)
     compiled = decode.lower(
-        params, state, key=None, rows=np.arange(4), options=None, eos_id=number, stop=number,
+        params, state, key=None, rows=np.arange(8), options=None, eos_id=number, stop=number,
         config=model.config, vocab_limit=40, top_k=0,
     ).compile()  # fmt: skip
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.cache))
@@ -269,27 +284,29 @@ def test_the_loop_updates_the_cache_in_place():
 
 
 def test_unrolled_parameters_are_narrow_and_give_the_same_logits():
-    changes = {'dtype': 'bfloat16', 'num_layers': 2}
-    model, params = make('rope', **changes)
-    plain, narrow = unrolled(model, params)
-    assert not plain.config.scan_layers
-    assert narrow['embedding']['table'].dtype == jnp.bfloat16
+    model, params = make('learned', dtype='bfloat16', num_layers=1)
+    same, narrow = unrolled(model, params)
+    assert same is model
+    assert {leaf.dtype for leaf in jax.tree.leaves(narrow) if leaf.ndim > 1} == {
+        jnp.dtype('bfloat16')
+    }
     assert narrow['decoder']['final_norm']['scale'].dtype == jnp.float32
+
+    # A compiler may leave out the rounding of a parameter; here it has been done before.
+    def rounded(leaf):
+        return leaf.astype(jnp.bfloat16).astype(jnp.float32) if leaf.ndim > 1 else leaf
+
     tokens = np.array(PROMPTS[:1], np.int32)
-    np.testing.assert_array_equal(
-        full_logits(params, tokens, model.config), full_logits(narrow, tokens, plain.config)
-    )
-    again = unrolled(plain, narrow)
-    assert again[0] is plain
-    assert all(map(lambda a, b: a is b, jax.tree.leaves(narrow), jax.tree.leaves(again[1])))
-    assert unrolled(*make('learned'))[1]['embedding']['table'].dtype == jnp.float32
+    expected = full_logits(jax.tree.map(rounded, params), tokens, model.config)
+    np.testing.assert_array_equal(full_logits(narrow, tokens, model.config), expected)
+    _, again = unrolled(model, narrow)
+    assert all(map(operator.is_, jax.tree.leaves(again), jax.tree.leaves(narrow)))
 
 
 def test_decoding_with_64_bit_types_on():
-    greedy, drawn = draw(temperature=0.0), draw(top_k=9)
+    drawn = draw()
     with jax.enable_x64(True):
-        assert draw(temperature=0.0) == greedy
-        assert draw(top_k=9) == drawn
+        assert draw() == drawn
 
 
 @pytest.mark.parametrize(

@@ -244,16 +244,15 @@ def test_queries_without_keys_are_zero_and_as_if_absent(name):
 def test_queries_without_keys_leave_the_bias_parameters_alone():
     query, key, value = inputs()
 
-    def gradient(lengths):
-        def loss(slopes):
-            return dot_product_attention(
-                query, key, value, bias=(alibi, slopes), key_value_seq_lengths=lengths
-            ).sum()
+    @jax.jit
+    @functools.partial(jax.grad, argnums=0)
+    def gradient(slopes, lengths):
+        return dot_product_attention(
+            query, key, value, bias=(alibi, slopes), key_value_seq_lengths=lengths
+        ).sum()
 
-        return jax.grad(loss)(SLOPES)
-
-    np.testing.assert_array_equal(gradient(np.array([0, 0])), 0)
-    assert np.all(np.isfinite(gradient(np.array([0, 4]))))
+    np.testing.assert_array_equal(gradient(SLOPES, np.array([0, 0])), 0)
+    assert np.all(np.abs(gradient(SLOPES, np.array([0, 4]))) > 0)
 
 
 def test_no_keys_at_all():
@@ -290,16 +289,13 @@ def test_finite_contents_of_masked_slots_have_no_influence():
 
 def test_a_sink_is_a_key_without_a_value():
     query, key, value = inputs(k=N)
+    sinks = SINKS * [1, 1, 1, 100]  # exp(300) overflows
     extra = np.zeros((B, 1, N, H), np.float32), np.zeros((B, 1, N, V), np.float32)
     wider = [np.concatenate([x, y], 1) for x, y in zip((key, value), extra, strict=True)]
     bias = np.zeros((1, N, 1, S + 1), np.float32)
-    bias[0, :, 0, S] = SINKS
-    with_sink = dot_product_attention(
-        query, key, value, sinks=SINKS, return_residual=True, return_weights=True
-    )
-    with_key = dot_product_attention(
-        query, *wider, bias=bias, return_residual=True, return_weights=True
-    )
+    bias[0, :, 0, S] = sinks
+    with_sink = compiled(query, key, value, sinks=sinks, return_residual=True, return_weights=True)
+    with_key = compiled(query, *wider, bias=bias, return_residual=True, return_weights=True)
     for mine, other in zip(with_sink, (*with_key[:2], with_key[2][..., :S]), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
 
@@ -317,7 +313,7 @@ def test_a_query_with_a_sink_and_no_key_is_zero_with_zero_gradients():
     )
     np.testing.assert_array_equal(output, 0)
     np.testing.assert_allclose(residual, np.broadcast_to(SINKS, residual.shape), atol=1e-6)
-    for gradient in jax.grad(loss, (0, 1, 2, 3))(query, key, value, SINKS):
+    for gradient in jax.jit(jax.grad(loss, (0, 1, 2, 3)))(query, key, value, SINKS):
         np.testing.assert_array_equal(gradient, 0)
 
 

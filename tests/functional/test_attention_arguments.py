@@ -31,7 +31,7 @@ from transformer.functional.attention import (
 
 def test_dropout_is_unbiased():
     query, key, value = inputs()
-    keys = jax.random.split(jax.random.key(1), (4000, B))
+    keys = jax.random.split(jax.random.key(1), (1000, B))
     outputs = jax.jit(
         jax.vmap(
             lambda keys: dot_product_attention(
@@ -39,7 +39,7 @@ def test_dropout_is_unbiased():
             )
         )
     )(keys)
-    error = outputs.std(0) / np.sqrt(4000)
+    error = outputs.std(0) / np.sqrt(1000)
     difference = np.abs(outputs.mean(0) - dot_product_attention(query, key, value, is_causal=True))
     assert np.all(difference < 5 * error)
 
@@ -98,16 +98,18 @@ def test_traced_dropout_rates_share_a_program():
 def test_returning_more_changes_nothing():
     arguments = {**FEATURES['all'][0], 'dropout_rate': 0.3, 'dropout_key': KEYS}
     arguments |= {'bias': (alibi, SLOPES)}
-    output = dot_product_attention(*inputs(), **arguments)
-    with_residual, residual = dot_product_attention(*inputs(), return_residual=True, **arguments)
-    with_weights, weights = dot_product_attention(*inputs(), return_weights=True, **arguments)
-    everything = dot_product_attention(
-        *inputs(), return_residual=True, return_weights=True, **arguments
-    )
-    for mine in with_residual, with_weights, everything[0]:
-        np.testing.assert_array_equal(mine, output)
-    np.testing.assert_array_equal(everything[1], residual)
-    np.testing.assert_array_equal(everything[2], weights)
+    output = compiled(*inputs(), **arguments)
+    with_residual = compiled(*inputs(), return_residual=True, **arguments)
+    with_weights = compiled(*inputs(), return_weights=True, **arguments)
+    everything = compiled(*inputs(), return_residual=True, return_weights=True, **arguments)
+    for mine, other in (
+        (with_residual[0], output),
+        (with_weights[0], output),
+        (everything[0], output),
+        (everything[1], with_residual[1]),
+        (everything[2], with_weights[1]),
+    ):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
 
 
 def test_without_a_batch_axis():
@@ -133,7 +135,7 @@ def test_vmap_equals_the_batch():
             dropout_key=dropout_key,
         )
 
-    together = row(*arrays, MASK, SEGMENTS, KEYS)
+    together = jax.jit(row)(*arrays, MASK, SEGMENTS, KEYS)
     by_row = jax.jit(jax.vmap(row))(*arrays, MASK, SEGMENTS, KEYS)
     np.testing.assert_allclose(by_row, together, atol=1e-6)
 

@@ -135,11 +135,9 @@ def test_python_zero_is_the_identity_without_a_key():
     assert dropout(x, 0, None) is x
 
 
-@pytest.mark.parametrize('traced', [False, True])
-def test_rate_one_gives_zeros_and_finite_gradients(traced):
+def test_rate_one_gives_zeros_and_finite_gradients():
     x = jnp.arange(1.0, 65).reshape(4, 16)
-    function = run if traced else dropout
-    value, gradient = jax.value_and_grad(lambda x: function(x, 1.0, KEYS).sum())(x)
+    value, gradient = jax.value_and_grad(lambda x: run(x, 1.0, KEYS).sum())(x)
     assert value == 0
     np.testing.assert_array_equal(gradient, 0)
 
@@ -155,10 +153,11 @@ def test_traced_rates_make_one_program_and_have_finite_gradients():
     assert np.isfinite(gradients).all()
 
 
-@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16, jnp.float32])
-@pytest.mark.parametrize('rate', [0.5, jnp.float32(0.5)])
-def test_dtype_is_kept(dtype, rate):
-    y = dropout(jnp.ones((4, 64), dtype), rate, KEYS)
+@pytest.mark.parametrize('dtype', [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize('traced', [False, True])
+def test_dtype_is_kept(dtype, traced):
+    function = run if traced else dropout
+    y = function(jnp.ones((4, 64), dtype), 0.5, KEYS)
     assert y.dtype == dtype
     assert set(np.unique(y.astype(np.float32))) == {0.0, 2.0}
 

@@ -32,7 +32,7 @@ def clip_by_global_norm(grads: Any, limit: Any) -> tuple[Any, jax.Array]:
 
     A Python 0 as the limit clips nothing.
     """
-    norm = optax.global_norm(jax.tree.map(lambda g: g.astype(jnp.float32), grads))
+    norm = optax.tree.norm(jax.tree.map(lambda g: g.astype(jnp.float32), grads))
     if isinstance(limit, (int, float)) and limit == 0:
         return grads, norm
     factor = jnp.minimum(1.0, limit / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny))

@@ -1,0 +1,26 @@
+PYTHON ?= python3
+BIN = .venv/bin
+RUN = runs/quickstart
+
+.PHONY: train test lint
+
+train: .venv/installed
+	$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(RUN)
+	$(BIN)/python eval.py --workdir=$(RUN)
+	$(BIN)/python generate.py --workdir=$(RUN) --prompt='def ' --max_new_tokens=200
+
+test: .venv/installed-test
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.venv/installed: requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+.venv/installed-test: .venv/installed requirements-test.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	touch $@
