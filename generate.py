@@ -53,8 +53,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> None:
     args, overrides = flags.parse(make_parser(), argv)
-    if overrides:
-        raise UserError(f"--config.{overrides[0][0]}: the run's own config is used; leave it out.")
     check_numbers(args)
     texts = [text for text in read_prompts(args) for _ in range(args.num_samples)]
     config = read_config(args.workdir, base.get_config())
@@ -65,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
 
     sampling = {name: getattr(args, name) for name in ('temperature', 'top_k', 'top_p', 'min_p')}
     check_sampling(**sampling)
-    model, tokenizer = load_model(config, args.workdir)
+    model, tokenizer = load_model(config, overrides, args.workdir)
     # Every document that the model has read begins with this token.
     prompts = [[tokenizer.eos_id, *ids] for ids in tokenizer.encode_batch(texts)]
     max_new_tokens = args.max_new_tokens
@@ -121,14 +119,37 @@ def read_prompts(args: argparse.Namespace) -> list[str]:
     return text.removesuffix('\n').split('\n')
 
 
-def load_model(config: ConfigDict, workdir: Path) -> tuple[Any, Any]:
-    """The model of a run, without its parameters, and the tokenizer."""
+def load_model(
+    config: ConfigDict, overrides: Sequence[tuple[str, str]], workdir: Path
+) -> tuple[Any, Any]:
+    """The model of a run, without its parameters, and the tokenizer.
+
+    Raises:
+        UserError: the overrides do not leave the parameters as they are, or make no model.
+    """
     from transformer.data import load_tokenizer
     from transformer.modules import Transformer
     from transformer.training.experiment import model_config
 
     tokenizer = load_tokenizer(workdir)
-    return Transformer(model_config(config, tokenizer.vocab_size)), tokenizer
+    trained = Transformer(model_config(config, tokenizer.vocab_size))
+    for name, text in overrides:
+        flags.override(config, name, text)
+    model = Transformer(model_config(config, tokenizer.vocab_size))
+    if model != trained and parameter_shapes(model) != parameter_shapes(trained):
+        raise UserError(
+            f'--config.{overrides[0][0]}: the parameters in {workdir} are of another shape; '
+            'override only what leaves them as they are.'
+        )
+    return model, tokenizer
+
+
+def parameter_shapes(model: Any) -> Any:
+    import jax
+
+    from transformer.training.experiment import init_params
+
+    return jax.eval_shape(lambda: init_params(model, seed=0))
 
 
 def restore_params(workdir: Path, model: Any) -> Any:
@@ -136,12 +157,10 @@ def restore_params(workdir: Path, model: Any) -> Any:
     import jax
 
     from transformer.training.checkpoint import Checkpoints
-    from transformer.training.experiment import init_params
 
     # On one device, whatever the devices that they were saved from.
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = jax.eval_shape(lambda: init_params(model, seed=0))
-    like = jax.tree.map(lambda leaf: leaf.update(sharding=device), like)
+    like = jax.tree.map(lambda leaf: leaf.update(sharding=device), parameter_shapes(model))
     with Checkpoints(workdir / 'checkpoints') as checkpoints:
         return checkpoints.restore_params(like)
 

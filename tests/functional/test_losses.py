@@ -8,6 +8,7 @@ import pytest
 from transformer.functional.losses import correct_predictions, cross_entropy, weighted_sum
 
 V = 7
+per_token = jax.jit(cross_entropy, static_argnames=('label_smoothing', 'z_loss'))
 
 
 @jax.jit
@@ -51,7 +52,7 @@ def expected_gradient(logits, targets, weights, smoothing, z_loss):
 @pytest.mark.parametrize(('smoothing', 'z_loss'), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.02), (1, 0.3)])
 def test_losses_and_gradients_equal_the_closed_form(smoothing, z_loss):
     logits, targets, weights = batch()
-    losses = cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss)
+    losses = per_token(logits, targets, label_smoothing=smoothing, z_loss=z_loss)
     assert losses.dtype == jnp.float32
     expected = expected_losses(logits, targets, smoothing, z_loss)
     np.testing.assert_allclose(losses, expected, rtol=1e-6, atol=1e-6)
@@ -71,7 +72,7 @@ def test_smoothing_and_weights_have_the_values_of_torch():
     logits = jnp.array([[2.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]])
     targets, weights = jnp.array([0, 1, 3]), jnp.array([1, 1, 0])
     for smoothing, mean in (0.0, 0.542211), (0.1, 0.654711):
-        losses = cross_entropy(logits, targets, label_smoothing=smoothing)
+        losses = per_token(logits, targets, label_smoothing=smoothing)
         total, weight = weighted_sum(losses, weights)
         assert weight == 2
         assert total / weight == pytest.approx(mean, abs=1e-6)
@@ -84,11 +85,11 @@ def test_rates_have_gradients_and_may_differ_by_trial():
         return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss).sum()
 
     rates = np.array([0.0, 0.1, 0.3], np.float32), np.array([0.0, 0.01, 0.1], np.float32)
-    totals = jax.vmap(total)(*rates)
+    totals = jax.jit(jax.vmap(total))(*rates)
     for i, (smoothing, z_loss) in enumerate(zip(*rates, strict=True)):
         expected = expected_losses(logits, targets, smoothing, z_loss).sum()
         np.testing.assert_allclose(totals[i], expected, rtol=1e-6)
-    slope = jax.grad(total)(0.1, 0.0)
+    slope = jax.jit(jax.grad(total))(0.1, 0.0)
     of_targets = np.take_along_axis(log_softmax64(logits), targets[..., None], -1)
     expected = (of_targets[..., 0] - log_softmax64(logits).mean(-1)).sum()
     np.testing.assert_allclose(slope, expected, rtol=1e-5)
@@ -109,7 +110,7 @@ def test_python_zeros_cost_nothing():
 def test_an_id_outside_the_vocabulary_is_nan_and_counts_for_nothing_at_weight_zero(bad):
     logits, targets, weights = batch()
     targets[1, 2] = bad
-    losses = cross_entropy(logits, targets)
+    losses = per_token(logits, targets)
     np.testing.assert_array_equal(np.argwhere(np.isnan(losses)), [[1, 2]])
     assert np.isnan(value_and_gradient(logits, targets, weights)[0])
     weights[1, 2] = 0
@@ -153,7 +154,7 @@ def test_large_logits_neither_overflow_nor_lose_digits():
     logits = np.array([[1e4, -1e4, 0], [-1e30, -1e30, -1e30], [5e4, 5e4 + 1, 5e4 + 2]], np.float32)
     targets = np.array([1, 0, 1])
     losses = [2e4, np.log(3), np.log(1 + np.e + 1 / np.e)]
-    np.testing.assert_allclose(cross_entropy(logits, targets), losses, rtol=1e-6)
+    np.testing.assert_allclose(per_token(logits, targets), losses, rtol=1e-6)
     _, gradient = value_and_gradient(logits, targets, np.ones(3, np.float32))
     last = np.exp([-1, 0, 1]) / np.exp([-1, 0, 1]).sum() - [0, 1, 0]
     expected = [[1, -1, 0], [-2 / 3, 1 / 3, 1 / 3], last]

@@ -137,9 +137,9 @@ def test_update_that_is_not_finite(config, tmp_path, how, monkeypatch):
     config.train.on_nonfinite = how
     batch = TrainingSet.batch
 
-    def poisoned(self, n, *share):
-        result = batch(self, n, *share)
-        return result | {'weights': result['weights'] * np.float32(np.inf if n == 23 else 1)}
+    def poisoned(self, n, **share):
+        result = batch(self, n, **share)
+        return result | {'targets': result['targets'] + (10**6 if n == 23 else 0)}  # loss is NaN
 
     monkeypatch.setattr(TrainingSet, 'batch', poisoned)
     if how == 'continue':

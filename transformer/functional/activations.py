@@ -34,9 +34,9 @@ def _gelu_slope(x):
 
 
 def _gelu_tanh_slope(x):
-    tanh = jnp.tanh(_tanh_argument(x))
+    half = jax.nn.sigmoid(2 * _tanh_argument(x))
     argument_slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x * x)
-    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * argument_slope
+    return half + 2 * x * half * (1 - half) * argument_slope
 
 
 def _silu_slope(x):
@@ -58,7 +58,7 @@ def gelu(x: Array) -> Array:
 @_smooth(_gelu_tanh_slope)
 def gelu_tanh(x: Array) -> Array:
     """GELU with its tanh approximation, x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (GPT-2)."""
-    return 0.5 * x * (1 + jnp.tanh(_tanh_argument(x)))
+    return x * jax.nn.sigmoid(2 * _tanh_argument(x))  # sigmoid(2u) = (1 + tanh u) / 2
 
 
 @_smooth(_silu_slope)

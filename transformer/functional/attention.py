@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import ArrayLike
 
 from transformer.functional.attention_arguments import (
@@ -22,8 +23,6 @@ from transformer.functional.attention_arguments import (
     dropped_weights,
     masked_logits,
 )
-
-Array = jax.Array
 
 
 def dot_product_attention(
@@ -231,6 +230,7 @@ def xla_attention(
     empty = total == 0
     total = jnp.where(empty, 1, total)
 
+    # Not rounded to the value's dtype: nor is then the gradient of a sharp, low-precision row.
     kept = weights if a.dropout_words is None else dropped_weights(weights, a)
     kept = kept.reshape(B, K, N // K * T, S)
     output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import ArrayLike
 
 from transformer.functional.dropout import apply_dropout, dropout_bits, needs_dropout
@@ -21,7 +22,6 @@ from transformer.functional.masks import (
     window_mask,
 )
 
-Array = jax.Array
 BiasFn = Callable[[Any, Array, Array], Array]
 
 # Stands for minus infinity, whose differences are NaN: within the range of float32 and bfloat16,

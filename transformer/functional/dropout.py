@@ -7,9 +7,8 @@ the split over devices or micro-batches, nor the block a kernel computes at a ti
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import ArrayLike
-
-Array = jax.Array
 
 
 def dropout(x: ArrayLike, rate: float | ArrayLike, key: ArrayLike | None) -> Array:

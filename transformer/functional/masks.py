@@ -5,11 +5,9 @@ logical and, and none is ever larger than its own information. Where a function 
 length L stands for the positions 0 to L - 1.
 """
 
-import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.typing import ArrayLike
-
-Array = jax.Array
 
 
 def causal_mask(query_positions: int | ArrayLike, key_positions: int | ArrayLike) -> Array:

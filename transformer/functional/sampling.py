@@ -1,8 +1,8 @@
 """Choosing the next token: temperature, top-k, top-p and min-p.
 
 Every option is a Python number, a traced scalar or an array with one value a row, so that one
-compiled program serves all settings. Python numbers save the work that they make needless: greedy
-and unfiltered choices do not sort. The token drawn is the same whichever form was given.
+compiled program serves all settings. Python numbers save the work that they make needless: a
+greedy choice is an argmax. The token drawn is the same whichever form was given.
 
 A filter keeps at least one token of each row and replaces the logits of the others by a number so
 low that their probability is zero, half of the dtype's least: sums of it stay finite.
@@ -124,10 +124,10 @@ _top_k, _top_p, _min_p = top_k, top_p, min_p  # for `sample`, whose arguments ha
 
 
 def _largest(logits: Array, weights: Array, target: Array) -> Array:
-    """True for the largest logits, as few as have weights [..., V] that sum to target [..., 1].
+    """True for the largest logits, the fewest whose weights [..., V] sum to target [..., 1].
 
-    Instead of sorting, which is slow on every device, it finds the last logit to keep bit by bit:
-    the bits of a float, with a little care for the sign, are ordered as the numbers are.
+    A sort of the vocabulary takes far longer than this search, which finds the last logit to keep
+    bit by bit: the bits of floats, with a little care for the sign, are ordered as the numbers.
     """
     bits = jnp.finfo(logits.dtype).bits
     order = jax.lax.bitcast_convert_type(jnp.where(logits == 0, 0, logits), f'uint{bits}')

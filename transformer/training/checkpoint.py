@@ -16,9 +16,15 @@ class Checkpoints:
     Parameters are an item of their own, so that evaluation and sampling read nothing else.
     """
 
-    def __init__(self, folder: pathlib.Path, keep: int = 2):
-        """Opens the folder, which need not exist; only the newest `keep` are kept."""
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, enable_async_checkpointing=True)
+    def __init__(self, folder: pathlib.Path, keep: int | None = None):
+        """Opens the folder: to write, keeping the newest `keep`, or just to read.
+
+        Raises:
+            UserError: there is no folder to read.
+        """
+        if keep is None and not folder.is_dir():
+            raise UserError(f'{folder} holds no checkpoint: train first.')
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, read_only=keep is None)
         self._folder = folder
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
