@@ -25,6 +25,7 @@ def get_config() -> ConfigDict:
     config.model.norm_bias = False
     config.model.feed_forward = 'mlp'
     config.model.activation = 'gelu'
+    config.model.scan_layers = False
 
     config.data.path = ()
     config.data.tokenizer = 'chars'
@@ -34,5 +35,5 @@ def get_config() -> ConfigDict:
     config.optimizer.b2 = 0.99
 
     config.train.steps = 2000
-    config.train.eval_every = 250
+    config.train.eval_every = 500
     return config

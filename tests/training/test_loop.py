@@ -153,10 +153,19 @@ def test_update_that_is_not_finite(config, tmp_path, how, monkeypatch):
         assert int(final_state(config, tmp_path / 'run').step) == 20
 
 
+def test_mistake_leaves_no_trace(config, tmp_path):
+    """A config that is refused must not claim the folder: the mended one shall run there."""
+    config.data.batch_size = 5
+    config.train.accumulation = 2
+    with pytest.raises(UserError, match='multiple of 2'):
+        train(config, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
 def test_workdir_that_is_a_file(config, tmp_path):
     file = tmp_path / 'file'
     file.write_text('mine')
-    with pytest.raises(UserError, match='cannot be made'):
+    with pytest.raises(UserError, match='is a file'):
         train(config, pathlib.Path(file))
     assert file.read_text() == 'mine'
 

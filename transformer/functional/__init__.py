@@ -15,7 +15,7 @@ from transformer.functional.attention import (
     split_heads,
 )
 from transformer.functional.dropout import dropout, dropout_bits
-from transformer.functional.feed_forward import feed_forward, gated_feed_forward
+from transformer.functional.feed_forward import affine, feed_forward, gated_feed_forward
 from transformer.functional.losses import correct_predictions, cross_entropy, weighted_sum
 from transformer.functional.masks import (
     causal_mask,
@@ -39,6 +39,7 @@ from transformer.functional.sampling import apply_temperature, min_p, sample, to
 
 __all__ = [
     'ACTIVATIONS',
+    'affine',
     'alibi_bias',
     'alibi_slopes',
     'apply_rope',

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from transformer.functional.activations import gelu, silu
 
@@ -29,7 +31,7 @@ def feed_forward(
     Returns:
         [..., D].
     """
-    return _affine(activation(_affine(x, w_up, b_up)), w_down, b_down)
+    return affine(activation(affine(x, w_up, b_up)), w_down, b_down)
 
 
 def gated_feed_forward(
@@ -60,9 +62,16 @@ def gated_feed_forward(
     Returns:
         [..., D].
     """
-    gate = activation(_affine(x, w_gate, b_gate))  # [..., F]
-    return _affine(gate * _affine(x, w_up, b_up), w_down, b_down)
+    gate = activation(affine(x, w_gate, b_gate))  # [..., F]
+    return affine(gate * affine(x, w_up, b_up), w_down, b_down)
 
 
-def _affine(x: Array, w: Array, b: Array | None) -> Array:
-    return x @ w if b is None else x @ w + b
+def affine(x: Array, w: Array, b: Array | None = None, *, dtype: DTypeLike | None = None) -> Array:
+    """x W + b with x [..., D], w [D, F], b [F]; summed up, and returned, in `dtype` if given.
+
+    The leading axes are merged for the product: XLA's CPU backend runs the gradient of W as a
+    plain matrix product only if it contracts a single axis (1.5 x the speed of the layer).
+    """
+    y = jnp.matmul(x.reshape(-1, x.shape[-1]), w, preferred_element_type=dtype)
+    y = y.reshape(*x.shape[:-1], w.shape[-1])
+    return y if b is None else y + b

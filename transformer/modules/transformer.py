@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from transformer.config import TransformerConfig
-from transformer.functional import ACTIVATIONS
+from transformer.functional import ACTIVATIONS, affine
 from transformer.modules.cache import LayerCache
 from transformer.modules.context import Context, Dropout
 from transformer.modules.stack import Stack
@@ -42,13 +42,15 @@ class Head(nn.Module):
         width = (config.embed_dim,)
         if config.head == 'masked_lm':  # Devlin et al. 2019: one more layer before the table
             kernel, bias = Weights(config, width, width, True, name='transform')()
-            x = make_norm(config, name='norm')(ACTIVATIONS[config.activation](x @ kernel + bias))
+            x = make_norm(config, name='norm')(
+                ACTIVATIONS[config.activation](affine(x, kernel, bias))
+            )
         if config.tie_embeddings:
             kernel = table.T
         else:
             kernel, _ = Weights(config, width, (config.vocab_size,), name='output')()
-        logits = jnp.matmul(x, kernel, preferred_element_type=_at_least_float32(x.dtype))
-        logits = logits * config.logits_scale
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        logits = affine(x, kernel, dtype=dtype) * config.logits_scale  # [B, T, V]
         if config.head_bias:
             dtype = jnp.dtype(config.param_dtype)
             logits += self.param('bias', nn.initializers.zeros, (config.vocab_size,), dtype)
@@ -154,7 +156,7 @@ class Transformer(nn.Module):
     def pooled(self, features: jax.Array) -> jax.Array:
         """BERT's pooled output [B, D]: tanh of a projection of the first token's features."""
         kernel, bias = self.pooler()
-        return jnp.tanh(features[:, 0] @ kernel + bias)
+        return jnp.tanh(affine(features[:, 0], kernel, bias))
 
     def _embed(self, table, tokens, token_types=None):
         x = table()[tokens]  # [B, T, D]
@@ -171,7 +173,3 @@ class Transformer(nn.Module):
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
         return Context(positions, batch.get(f'{prefix}segment_ids'), dropout=dropout)
-
-
-def _at_least_float32(dtype):
-    return jnp.promote_types(dtype, jnp.float32)

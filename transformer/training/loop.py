@@ -17,7 +17,7 @@ from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate, means
 from transformer.training.experiment import Experiment, load_experiment
 from transformer.training.reporting import MetricsWriter, Progress, plot_curves
-from transformer.training.run_folder import open_run, read_tokenizer
+from transformer.training.run_folder import check_run, read_tokenizer, write_run
 from transformer.training.state import TrainState
 
 
@@ -30,9 +30,9 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config or data, or an update that was not finite.
     """
-    open_run(config, workdir)
+    check_run(config, workdir)
     experiment = load_experiment(config, read_tokenizer(workdir))
-    experiment.data.tokenizer.save(workdir)
+    write_run(config, experiment.data.tokenizer, workdir)
     keep = config.train.keep_checkpoints
     with Checkpoints(workdir / 'checkpoints', keep) as checkpoints:
         state = experiment.initial_state()

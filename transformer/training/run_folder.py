@@ -24,31 +24,42 @@ CHANGEABLE = (
 )
 
 
-def open_run(config: ConfigDict, workdir: pathlib.Path) -> None:
-    """Makes the folder and writes `config.json`, or checks that the one there is the same run.
+def check_run(config: ConfigDict, workdir: pathlib.Path) -> None:
+    """Checks that the folder can hold a run of this config; writes nothing.
 
     Raises:
-        UserError: the folder cannot be written, or holds a run of another config.
+        UserError: it is no folder, or holds a run of another config.
+    """
+    if workdir.exists() and not workdir.is_dir():
+        raise UserError(f'--workdir {workdir} is a file: give a folder, which need not exist.')
+    if not (workdir / 'config.json').exists():
+        return
+    changed = [
+        name
+        for name in config_differences(read_config(workdir, config), config)
+        if name not in CHANGEABLE
+    ]
+    if changed:
+        raise UserError(
+            f'{workdir} holds a run of another config ({", ".join(changed)} differ): give '
+            'another --workdir, or the same config to resume.'
+        )
+
+
+def write_run(config: ConfigDict, tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+    """Makes the folder and writes `config.json` and `tokenizer.json`.
+
+    Raises:
+        UserError: the folder cannot be written.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(workdir)
+        temporary = workdir / 'config.tmp'
+        temporary.write_text(config_to_json(config))
+        temporary.replace(workdir / 'config.json')
     except OSError as error:
-        raise UserError(f'--workdir {workdir} cannot be made: {error.strerror}.') from error
-    file = workdir / 'config.json'
-    if file.exists():
-        changed = [
-            name
-            for name in config_differences(read_config(workdir, config), config)
-            if name not in CHANGEABLE
-        ]
-        if changed:
-            raise UserError(
-                f'{workdir} holds a run of another config ({", ".join(changed)} differ): give '
-                'another --workdir, or the same config to resume.'
-            )
-    temporary = file.with_suffix('.tmp')
-    temporary.write_text(config_to_json(config))
-    temporary.replace(file)
+        raise UserError(f'--workdir {workdir} cannot be written: {error.strerror}.') from error
 
 
 def read_config(workdir: pathlib.Path, template: ConfigDict) -> ConfigDict:
