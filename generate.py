@@ -154,15 +154,10 @@ def parameter_shapes(model: Any) -> Any:
 
 def restore_params(workdir: Path, model: Any) -> Any:
     """The parameters of the newest checkpoint of a run; nothing else of it is read."""
-    import jax
-
     from transformer.training.checkpoint import Checkpoints
 
-    # On one device, whatever the devices that they were saved from.
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    like = jax.tree.map(lambda leaf: leaf.update(sharding=device), parameter_shapes(model))
     with Checkpoints(workdir / 'checkpoints') as checkpoints:
-        return checkpoints.restore_params(like)
+        return checkpoints.restore_params(parameter_shapes(model))
 
 
 def print_stream(run: Callable[..., Any], tokenizer: Any, prompt: list[int], clock: 'Clock'):

@@ -22,11 +22,11 @@ def run_python():
     """
 
     def run(*arguments: str, devices: int = 1, code: int = 0, **environment: str):
-        flags = f'--xla_force_host_platform_device_count={devices}'
+        flags = f'{os.environ["XLA_FLAGS"]} --xla_force_host_platform_device_count={devices}'
         result = subprocess.run(
             [sys.executable, *arguments],
             cwd=ROOT,
-            env=os.environ | {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags} | environment,
+            env=os.environ | {'PYTHONPATH': str(ROOT), 'XLA_FLAGS': flags} | environment,
             capture_output=True,
             text=True,
             timeout=600,

@@ -4,6 +4,7 @@ import pathlib
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.errors import UserError
@@ -51,7 +52,7 @@ class Checkpoints:
         """
         rest = {'step': state.step, 'opt_state': state.opt_state, 'bad_step': state.bad_step}
         items = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params), rest=ocp.args.StandardSave(rest)
+            params=ocp.args.PyTreeSave(state.params), rest=ocp.args.PyTreeSave(rest)
         )
         self._manager.save(int(state.step), args=items)
 
@@ -60,27 +61,26 @@ class Checkpoints:
         self._manager.check_for_errors()
 
     def restore(self, like: TrainState) -> TrainState:
-        """The newest state.
+        """The newest state, in host memory: it may come from another number of devices.
 
         Args:
-            like: a state of arrays or of `jax.ShapeDtypeStruct`s with shardings.
+            like: a state of arrays or `jax.ShapeDtypeStruct`s, whose values are not used.
 
         Raises:
             UserError: there is no checkpoint.
         """
         rest = {'step': like.step, 'opt_state': like.opt_state, 'bad_step': like.bad_step}
-        items = ocp.args.Composite(
-            params=ocp.args.StandardRestore(_abstract(like.params)),
-            rest=ocp.args.StandardRestore(_abstract(rest)),
-        )
+        items = ocp.args.Composite(params=_on_host(like.params), rest=_on_host(rest))
         restored = self._manager.restore(self.require_step(), args=items)
         return TrainState(params=restored.params, **restored.rest)
 
     def restore_params(self, like: Any) -> Any:
         """The newest parameters alone; see `restore`."""
-        items = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(like)))
+        items = ocp.args.Composite(params=_on_host(like))
         return self._manager.restore(self.require_step(), args=items).params
 
 
-def _abstract(tree):
-    return jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)
+def _on_host(tree):
+    """Arguments that restore a tree of this structure as numpy arrays."""
+    kind = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+    return ocp.args.PyTreeRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, tree), kind)

@@ -37,7 +37,7 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
     with Checkpoints(workdir / 'checkpoints', keep) as checkpoints:
         state = experiment.initial_state()
         if checkpoints.latest_step is not None:
-            state = checkpoints.restore(state)
+            state = experiment.parallel.replicate(checkpoints.restore(state))
         with (
             MetricsWriter(workdir, start_step=int(state.step)) as writer,
             Progress(config.train.steps, start=int(state.step)) as progress,
@@ -70,7 +70,7 @@ class Run:
         self._peak *= len(experiment.parallel.devices) * experiment.parallel.process[1]
 
     def until(self, steps: int, state: TrainState) -> dict[str, float]:
-        """Trains up to this step and returns the last evaluation.
+        """Trains up to this step and returns the last evaluation; {} if stopped before one.
 
         The host waits for the device only where it logs, evaluates or saves.
         """
@@ -95,8 +95,8 @@ class Run:
                     started = time.perf_counter()
                 if stop:
                     self._progress.message(f'stopped after step {step}; run again to resume')
-                    break
-        return evaluation or self._evaluate(step, state)
+                    return evaluation
+        return evaluation or self._evaluate(step, state)  # none: the run was complete
 
     def _batches(self, start: int, stop: int) -> Iterator[dict[str, jax.Array]]:
         """Batches on the devices, one ahead of the update that reads it."""
