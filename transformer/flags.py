@@ -31,8 +31,8 @@ EPILOG = (
 def run_main(main: Callable[[Sequence[str]], Any]) -> None:
     """Runs `main(argv)` on the arguments of the process.
 
-    A UserError becomes one line on stderr and exit code 2, an interrupt exit code 130; any other
-    exception is a defect and keeps its traceback.
+    A UserError becomes one line on stderr and exit code 2; an interrupt and a closed pipe end with
+    the shell's codes for them; any other exception is a defect and keeps its traceback.
     """
     try:
         main(sys.argv[1:])
@@ -41,6 +41,9 @@ def run_main(main: Callable[[Sequence[str]], Any]) -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:  # the reader of stdout, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 def parse(
