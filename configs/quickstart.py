@@ -14,14 +14,14 @@ def get_config() -> ConfigDict:
     config = base.get_config()
 
     config.model.num_layers = 3
-    config.model.embed_dim = 192
-    config.model.num_heads = 3
-    config.model.mlp_dim = 512
+    config.model.embed_dim = 128
+    config.model.num_heads = 2
+    config.model.mlp_dim = 336
     config.model.scan_layers = False
 
     config.data.vocab_size = 2048
     config.data.length = 128
-    config.data.batch_size = 16
+    config.data.batch_size = 8
 
     config.optimizer.name = 'muon'
     config.optimizer.learning_rate = 1e-2
@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
     config.schedule.warmup_steps = 20
     config.schedule.end_factor = 0.0
 
-    config.train.steps = 600
-    config.train.eval_every = 200
+    config.train.steps = 500
+    config.train.eval_every = 250
     config.train.eval_batches = 20
     return config

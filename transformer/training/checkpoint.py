@@ -25,7 +25,7 @@ class Checkpoints:
         """
         if keep is None and not folder.is_dir():
             raise UserError(f'{folder} holds no checkpoint: train first.')
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, read_only=keep is None)
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=keep is not None)
         self._folder = folder
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
