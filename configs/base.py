@@ -38,13 +38,13 @@ def get_config() -> ConfigDict:
 
     config.dropout = ConfigDict()  # probability of dropping
     config.dropout.attention = 0.0  # an attention weight
-    config.dropout.residual = 0.0  # a value that a sublayer adds to the residual stream
+    config.dropout.residual = 0.0  # a value of a sublayer's output
     config.dropout.embedding = 0.0  # a value of the embedded input
 
     config.loss = ConfigDict()
     config.loss.label_smoothing = 0.0  # epsilon / vocabulary on every token
     config.loss.z_loss = 0.0  # coefficient of log(Z)^2
-    config.loss.chunk = 0  # rows whose logits exist at a time; 0: all
+    config.loss.chunk = 0  # tokens of a device whose logits exist at a time; 0: all
 
     config.optimizer = ConfigDict()
     config.optimizer.name = 'adamw'  # adamw, adafactor, lion, sgd, muon
@@ -75,6 +75,6 @@ def get_config() -> ConfigDict:
     config.train.peak_flops = placeholder(float)  # FLOP/s of one device; unset: a measured matmul
 
     config.parallel = ConfigDict()
-    config.parallel.mode = 'pmap'  # data parallelism over the devices of every process
-    config.parallel.devices = placeholder(int)  # of this process; unset: all
+    config.parallel.mode = 'pmap'  # data parallelism
+    config.parallel.devices = placeholder(int)  # how many; unset: all of this process
     return config.lock()

@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
     config.schedule.decay_steps = 782_000  # 410B tokens
     config.schedule.end_factor = 1 / 30  # down to 1e-5
 
-    config.loss.chunk = 1
+    config.loss.chunk = 2048
 
     config.train.steps = 650_000  # 341B tokens
     config.train.accumulation = 8

@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
 
     config.schedule.warmup_steps = 2000
 
-    config.loss.chunk = 1
+    config.loss.chunk = 2048
 
     config.train.steps = 238_000  # 1T tokens
     config.train.accumulation = 64

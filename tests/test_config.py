@@ -1,11 +1,14 @@
 """TransformerConfig: what makes a model, what is refused and how, and its form in a config file."""
 
 import dataclasses
+import functools
+import math
 import typing
 from typing import Literal
 
 import pytest
 
+from configs import base
 from transformer.config import (
     RelativeConfig,
     RopeConfig,
@@ -14,6 +17,8 @@ from transformer.config import (
     transformer_config,
 )
 from transformer.errors import UserError, check_choice, choose, nearest
+from transformer.flags import field_names
+from transformer.ranges import LARGEST, RANGES, check_ranges, flat
 
 
 def choices():
@@ -211,3 +216,71 @@ def test_choose_looks_up_or_lists_the_names():
     message = refusal(choose, table, 'rellu', 'activation')
     assert message == ("activation must be one of gelu, relu; not 'rellu'. Did you mean 'relu'?")
     assert refusal(check_choice, 'x', table, 'it') == "it must be one of gelu, relu; not 'x'."
+
+
+# Ranges.
+
+
+def test_every_number_of_a_config_has_a_range():
+    numbers = {
+        name
+        for name, value in flat(changed_numbers(base.get_config()).to_dict()).items()
+        if type(value) in LARGEST
+    }
+    assert numbers == set(RANGES)
+
+
+def changed_numbers(config):
+    """The config with its unset numbers set."""
+    for name in field_names(config):
+        *sections, last = name.split('.')
+        section = functools.reduce(lambda part, key: part[key], sections, config)
+        if section[last] is None and section.get_type(last) is not str:
+            section[last] = 1
+    return config
+
+
+@pytest.mark.parametrize('name', RANGES)
+def test_a_number_outside_its_range_is_refused_by_name(name):
+    too_small = {'at least 0': -1, 'at least 1': 0, 'positive': 0, 'in [0, 1)': 1}
+    expected = RANGES[name].text
+    for value in (too_small.get(expected, math.inf), math.nan, math.inf, 2**31, 1e39):
+        if type(value) is int and expected == 'a number of float32':
+            continue
+        assert refusal(check_ranges, {name: value}).startswith(f'{name} must be ')
+    check_ranges({name: 0.5 if expected == 'in [0, 1)' else 1})
+
+
+def test_what_is_no_number_or_has_no_range_is_left_to_others():
+    check_ranges({'seed': None, 'model.pooler': True, 'task': 'x', 'mine.own': -1})
+
+
+@pytest.mark.parametrize(
+    ('values', 'words'),
+    [
+        ({'rope': RopeConfig(base=0.0)}, ['model.rope.base', 'positive']),
+        ({'rope': RopeConfig(factor=0.5)}, ['model.rope.factor', 'at least 1']),
+        ({'rope': RopeConfig(low_frequency_factor=4.0)}, ['low_frequency_factor', 'less than']),
+        ({'rope': RopeConfig(beta_fast=1.0)}, ['beta_slow', 'less than', 'beta_fast']),
+        ({'rope': RopeConfig(scaling='ntk', fraction=1 / 32)}, ["'ntk'", 'not 2']),
+        ({'position': 'relative', 'relative': RelativeConfig(num_buckets=1)}, ['at least 2']),
+        (
+            {'position': 'relative', 'relative': RelativeConfig(max_distance=16)},
+            ['num_buckets', 'max_distance 16', 'not 32'],
+        ),
+        (
+            {
+                'position': 'relative',
+                'topology': 'encoder',
+                'relative': RelativeConfig(num_buckets=3),
+            },
+            ['at least 4'],
+        ),
+        ({'attention_softcap': 0.0}, ['model.attention_softcap']),
+        ({'num_token_types': -1}, ['model.num_token_types']),
+    ],
+)
+def test_numbers_that_the_functions_would_refuse_are_refused_with_the_config(values, words):
+    message = refusal(config, **values)
+    for word in words:
+        assert word in message

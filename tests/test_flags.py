@@ -1,6 +1,7 @@
 """Command lines and config files: what is accepted, and the one line that refuses the rest."""
 
 import argparse
+import errno
 import json
 import subprocess
 import sys
@@ -97,6 +98,21 @@ def test_a_missing_config_file_names_the_nearest(tmp_path):
             'from configs import base\n\ndef get_config():\n    config = base.get_config()\n'
             '    config.model.rope.base = None\n    return config\n',
             ['model.rope.base is None', 'placeholder'],
+        ),
+        ('raise SystemExit(3)\n', ['SystemExit in line 1: 3']),
+        (
+            'from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict()\n',
+            ['is missing', 'base.get_config()'],
+        ),
+        (
+            'from configs import base\n\ndef get_config():\n    config = base.get_config()\n'
+            '    with config.unlocked():\n        config.data.lenght = 3\n    return config\n',
+            ['data.lenght is not a field', "'data.length'"],
+        ),
+        (
+            'from configs import base\n\ndef get_config():\n    config = base.get_config()\n'
+            '    with config.ignore_type():\n        config.seed = "x"\n    return config\n',
+            ['seed is a str, not a int'],
         ),
     ],
 )
@@ -307,6 +323,16 @@ def test_run_main_passes_the_arguments_and_returns(monkeypatch):
     [
         (UserError('it is\nwrong'), 2, 'error: it is wrong\n'),
         (KeyboardInterrupt(), 130, ''),
+        (
+            OSError(errno.ENOSPC, 'No space left on device', 'runs/x'),
+            2,
+            'error: runs/x: No space left on device.\n',
+        ),
+        (
+            OSError(errno.ENOSPC, 'No space left on device'),
+            2,
+            'error: No space left on device: make room and run again.\n',
+        ),
     ],
 )
 def test_run_main_turns_mistakes_into_exit_codes(action, code, stderr, monkeypatch, capsys):
@@ -314,6 +340,16 @@ def test_run_main_turns_mistakes_into_exit_codes(action, code, stderr, monkeypat
         run(action, monkeypatch)
     assert caught.value.code == code
     assert capsys.readouterr() == ('', stderr)
+
+
+@pytest.mark.parametrize('error', [MemoryError('1 TiB'), RuntimeError('RESOURCE_EXHAUSTED: a\nb')])
+def test_run_main_says_what_saves_memory(error, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as caught:
+        run(error, monkeypatch)
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert 'not enough memory: lower data.batch_size' in lines[0]
 
 
 def test_run_main_lets_defects_through(monkeypatch):
@@ -380,7 +416,7 @@ def test_a_stored_config_that_does_not_fit_is_refused(config, change, words):
         assert word in message
 
 
-@pytest.mark.parametrize('text', ['', '{', '[1]', '3'])
+@pytest.mark.parametrize('text', ['', '{', '[1]', '3', '[' * 100_000])
 def test_what_is_no_json_object_is_refused(text):
     assert 'JSON object' in refusal(flags.config_from_json, text, base.get_config())
 

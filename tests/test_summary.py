@@ -15,8 +15,9 @@ from configs import base
 from transformer.config import TransformerConfig, transformer_config
 from transformer.errors import UserError
 from transformer.flops import COMPONENTS, parameter_shapes
+from transformer.memory import activation_bytes_per_token
 from transformer.modules import Transformer
-from transformer.summary import activation_bytes_per_token, main, summarize, vocab_size
+from transformer.summary import main, summarize, vocab_size
 from transformer.training.step import Recipe, hyperparameters, loss_sums
 
 ROOT = Path(__file__).parents[1]
@@ -32,32 +33,116 @@ def small_config(**model):
 
 
 @functools.cache
-def kept(length=32, dropout=0.0, chunk=0, **model):
-    """Bytes a token that a small model keeps: without remat, with full remat, and in the head."""
+def kept(length=32, dropout=None, chunk=0, **model):
+    """Bytes a token that a small model keeps, by component."""
     config = small_config(attention_implementation='xla', **model)
-    config.data.length, config.dropout.residual, config.loss.chunk = length, dropout, chunk
+    config.data.length, config.loss.chunk = length, chunk
+    if dropout:
+        config.dropout[dropout] = 0.1
+    return activation_bytes_per_token(config, transformer_config(config.model))
+
+
+def total(**changes):
+    return sum(kept(**changes).values())
+
+
+def residual_bytes_per_token(rows=2, **model):
+    """What jax.vjp of the whole step keeps, its arrays added up without asking whose they are."""
+    config = small_config(attention_implementation='xla', **model)
     architecture = transformer_config(config.model)
-    result = activation_bytes_per_token(config, architecture)
-    return result['layers']['none'], result['layers']['full'], result['head']
+
+    def backward(params, batch):
+        recipe = Recipe(Transformer(architecture))
+        arguments = batch, hyperparameters(config), recipe, None
+        return jax.vjp(lambda params: loss_sums(params, *arguments)[0], params)[1]
+
+    sizes = []
+    for number in rows, 2 * rows:
+        tokens = jax.ShapeDtypeStruct((number, 32), jnp.int32)
+        names = ('tokens', 'segment_ids', 'targets', 'encoder_tokens', 'encoder_segment_ids')
+        batch = dict.fromkeys(names, tokens)
+        batch['weights'] = jax.ShapeDtypeStruct((number, 32), jnp.float32)
+        residuals = jax.eval_shape(backward, parameter_shapes(architecture), batch)
+        sizes.append(sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(residuals)))
+    return (sizes[1] - sizes[0]) / rows / 32
+
+
+@pytest.mark.parametrize(
+    'model',
+    [
+        {},
+        {'remat': 'full', 'dtype': 'bfloat16', 'layer_pattern': ('global', 'local'), 'window': 4},
+        {
+            'topology': 'encoder_decoder',
+            'norm_placement': 'post',
+            'norm': 'layernorm',
+            'position': 'relative',
+        },
+    ],
+)
+def test_components_add_up_to_the_residuals_of_the_whole_step(model):
+    """Exactly: they are the same arrays, and bytes over 64 tokens are exact in floating point."""
+    assert total(**model) == residual_bytes_per_token(**model)
+
+
+def test_values_belong_to_the_component_that_computes_them():
+    """Counted by hand for two layers of 64 in float32, with relu and no positions."""
+    bytes_ = kept(feed_forward='mlp', activation='relu', position='none')
+    heads, keys, width, inner = 4, 32, 64 * 4, 256 * 4
+    assert bytes_['embedding'] == 4  # token ids
+    # A layer: queries, keys, values, their sum before and after the division, the residual sum;
+    # weights, and three numbers of a softmax. Once: mask and zeros of logits, ones of a row.
+    layer = 6 * width + heads * (keys * 4 + 1 + 2 * 4)
+    assert bytes_['attention'] == 2 * layer + heads * (keys * (1 + 4) + 4)
+    # A layer: its reshaped input, relu's sign and output, the residual sum. Once: relu's zeros,
+    # and what the final norm reads.
+    assert bytes_['feed_forward'] == 2 * (2 * width + 256 + inner) + inner + width
+    # The reshaped features, logits, five numbers and a sign.
+    assert bytes_['head'] == width + 100 * 4 + 5 * 4 + 1
+
+
+@pytest.mark.parametrize(
+    ('component', 'changes'),
+    [
+        ('embedding', {'dropout': 'embedding'}),
+        ('attention', {'dropout': 'attention'}),
+        ('attention', {'length': 64}),
+        ('feed_forward', {'mlp_dim': 260}),
+        ('norm', {'norm_placement': 'sandwich'}),
+        ('head', {'vocab_size': 101}),
+        ('head', {'logits_softcap': 5.0}),
+    ],
+)
+def test_a_change_of_one_component_adds_to_its_share(component, changes):
+    before, after = kept(), kept(**changes)
+    more = {name for name in COMPONENTS if after[name] > before[name]}
+    assert more == {component}
+
+
+def test_dropout_masks_belong_to_their_sublayers():
+    before, after = kept(), kept(dropout='residual')
+    more = {name for name in COMPONENTS if after[name] > before[name]}
+    assert more == {'attention', 'feed_forward'}
 
 
 def test_full_remat_keeps_the_inputs_of_layers():
-    assert kept(num_layers=5)[1] - kept()[1] == 3 * 64 * 4  # float32 [B, T, D]
+    difference = total(remat='full', num_layers=5) - total(remat='full')
+    assert difference == 3 * 64 * 4  # float32 [B, T, D]
 
 
 def test_plain_attention_keeps_its_weights():
     """A matrix [B, N, T, T] makes bytes a token grow with the length."""
-    growth = kept(length=64)[0] - kept()[0]
+    growth = kept(length=64)['attention'] - kept()['attention']
     assert growth >= 2 * 4 * 32 * 4  # layers, heads, keys, float32
-    assert kept(length=128)[0] - kept(length=64)[0] == 2 * growth
+    assert total(length=128) - total(length=64) == 2 * growth
 
 
 def test_chunked_logits_are_not_kept():
-    assert kept()[2] - kept(chunk=2)[2] >= 100 * 4
+    assert kept()['head'] - kept(chunk=2)['head'] >= 100 * 4 - 64 * 4  # but features in chunks
 
 
-def test_bfloat16_and_dropout_change_what_is_kept():
-    assert kept(dtype='bfloat16')[0] < kept()[0] < kept(dropout=0.1)[0]
+def test_a_lower_precision_keeps_less():
+    assert total(dtype='bfloat16') < total()
 
 
 def test_activations_are_what_xla_keeps():
@@ -66,7 +151,7 @@ def test_activations_are_what_xla_keeps():
     config.data.length, rows = 64, 16
     model = TransformerConfig(**SIZES | {'num_layers': 8}, attention_implementation='xla')
     activations = activation_bytes_per_token(config, model)
-    counted = (activations['layers']['none'] + activations['head']) * rows * 64
+    counted = sum(activations.values()) * rows * 64
     tokens = jax.ShapeDtypeStruct((rows, 64), jnp.int32)
     weights = jax.ShapeDtypeStruct((rows, 64), jnp.float32)
     batch = {'tokens': tokens, 'targets': tokens, 'weights': weights}
@@ -89,10 +174,8 @@ def test_memory_of_parameters_gradients_and_optimizer(optimizer, copies):
     assert memory['parameters'] == size
     assert memory['gradients'] == 2 * size
     assert copies * size <= memory['optimizer'] <= copies * size + 16  # and a step counter
-    activations = summary['activation_bytes_per_token']
     assert summary['rows'] == 4
-    assert memory['layer_activations'] == activations['layers']['none'] * 4 * 32
-    assert memory['head_activations'] == activations['head'] * 4 * 32
+    assert memory['activations'] == summary['activation_bytes_per_token']['total'] * 4 * 32
 
 
 def test_a_billion_parameters_are_summarised_without_allocating_them():
@@ -106,11 +189,15 @@ def test_a_billion_parameters_are_summarised_without_allocating_them():
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     summary = json.loads(result.stdout)
     assert int(result.stderr.split()[-1]) < 2e6  # kB; the parameters alone are 27 GB
-    for name in 'parameters', 'forward_flops_per_token', 'memory_bytes':
+    by_component = 'parameters', 'forward_flops_per_token', 'activation_bytes_per_token'
+    by_remat = summary['activation_bytes_per_token_by_remat']
+    assert summary['activation_bytes_per_token']['total'] == by_remat['none']
+    assert summary['memory_bytes']['activations'] == by_remat['full'] * 32 * 2048
+    for name in *by_component, 'memory_bytes':
         parts = summary[name]
-        total = parts.pop('total')
-        assert sum(parts.values()) == total > 1e9
-    assert summary['parameters'].keys() == COMPONENTS.keys()
+        assert parts.pop('total') == sum(parts.values()) > 1e7
+    for name in by_component:
+        assert summary[name].keys() == COMPONENTS.keys()
     assert summary['memory_bytes']['parameters'] == 4 * 6_738_415_616
     assert summary['complexity']['crossing_length'] == 3 * 11_008 - 1
     # Twice the parameters that are multiplied, and attention.
@@ -123,7 +210,7 @@ def test_tables_show_the_numbers(capsys):
     shown = capsys.readouterr().out
     for number in '109,482,240', '3,072', '96':  # parameters, crossing, length
         assert number in shown
-    assert not re.search(r'\bnan\b|\[bold', shown)
+    assert not re.search(r'\bnan\b|\[bold|…', shown)
 
 
 def test_vocabulary_is_the_models_or_else_the_tokenizers():

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from transformer.errors import UserError, check_choice, nearest
+from transformer.ranges import check_ranges, flat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +101,7 @@ class TransformerConfig:
     # sqrt(2 * layers); 'fan_in' N(0, 1 / fan in); 'xavier' uniform.
     init: Literal['normal', 'gpt2', 'fan_in', 'xavier'] = 'gpt2'
     init_std: float = 0.02
-    embedding_std: float | None = None  # None: init_std
+    embedding_std: float | None = None  # None: init_std, or embed_dim^-0.5 with 'xavier'
 
     # Computation.
     dtype: Literal['float32', 'bfloat16', 'float16', 'float64'] = 'float32'
@@ -116,16 +117,11 @@ class TransformerConfig:
                     check_choice(getattr(config, name), choices, f'model.{prefix}{name}')
         for kind in self.layer_pattern:
             check_choice(kind, ('global', 'local'), 'model.layer_pattern')
+        check_ranges(flat(dataclasses.asdict(self), 'model.'))
         self._check_sizes()
         self._check_combinations()
 
     def _check_sizes(self):
-        for name in 'vocab_size', 'num_layers', 'embed_dim', 'num_heads', 'mlp_dim', 'max_length':
-            if getattr(self, name) < 1:
-                raise UserError(f'model.{name} must be at least 1, not {getattr(self, name)}.')
-        for name in 'num_encoder_layers', 'num_kv_heads', 'head_dim', 'window':
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f'model.{name} must be at least 1, not {getattr(self, name)}.')
         if self.head_dim is None and self.embed_dim % self.num_heads:
             raise UserError(
                 f'model.embed_dim {self.embed_dim} is not a multiple of model.num_heads '
@@ -144,14 +140,42 @@ class TransformerConfig:
                 f'{self.dim_per_head} dimensions of a head; '
                 'the number must be even, positive and at most that.'
             )
+        if self.position == 'rope' and self.rope.scaling == 'ntk' and self.rotary_dim < 4:
+            raise UserError(
+                f"model.rope.scaling 'ntk' needs at least 4 rotated dimensions of a head, not "
+                f'{self.rotary_dim}: raise model.rope.fraction or model.head_dim.'
+            )
         if self.position == 'sinusoidal' and self.embed_dim % 2:
             raise UserError(
                 f'model.embed_dim must be even for sinusoidal positions, not {self.embed_dim}.'
             )
 
     def _check_combinations(self):
+        rope, relative = self.rope, self.relative
+        for low, high in (
+            ('low_frequency_factor', 'high_frequency_factor'),
+            ('beta_slow', 'beta_fast'),
+        ):
+            if getattr(rope, low) >= getattr(rope, high):
+                raise UserError(
+                    f'model.rope.{low} {getattr(rope, low)} must be less than model.rope.{high} '
+                    f'{getattr(rope, high)}.'
+                )
+        least = 2 if self.topology == 'decoder' else 4  # an encoder tells two directions apart
+        if self.position == 'relative' and not (
+            least <= relative.num_buckets < 2 * relative.max_distance
+        ):
+            raise UserError(
+                f'model.relative.num_buckets must be at least {least} and less than twice '
+                f'model.relative.max_distance {relative.max_distance}, not {relative.num_buckets}.'
+            )
         if 'local' in self.layer_pattern and self.window is None:
             raise UserError("model.layer_pattern has 'local' layers: set model.window.")
+        if self.num_encoder_layers and self.topology != 'encoder_decoder':
+            raise UserError(
+                'model.num_encoder_layers is for an encoder_decoder; topology '
+                f'{self.topology!r} has model.num_layers.'
+            )
         if self.pooler and self.topology != 'encoder':
             raise UserError(f'model.pooler is for encoders, not for topology {self.topology!r}.')
         if self.norm_placement == 'parallel' and self.topology == 'encoder_decoder':

@@ -5,6 +5,7 @@ Nothing here imports jax, so that `--help` answers at once.
 
 import argparse
 import copy
+import errno
 import importlib.util
 import json
 import math
@@ -20,6 +21,7 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference
 
 from transformer.errors import UserError, nearest
+from transformer.ranges import flat
 
 ROOT = Path(__file__).resolve().parents[1]
 EPILOG = (
@@ -31,19 +33,39 @@ EPILOG = (
 def run_main(main: Callable[[Sequence[str]], Any]) -> None:
     """Runs `main(argv)` on the arguments of the process.
 
-    A UserError becomes one line on stderr and exit code 2; an interrupt and a closed pipe end with
-    the shell's codes for them; any other exception is a defect and keeps its traceback.
+    A UserError becomes one line on stderr and exit code 2, and so do files and memory that the
+    system refuses; an interrupt and a closed pipe end with the shell's codes for them; any other
+    exception is a defect and keeps its traceback.
     """
     try:
         main(sys.argv[1:])
-    except UserError as error:
-        print('error:', ' '.join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader of stdout, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:
+        if not (message := _refusal(error)):
+            raise
+        print('error:', ' '.join(message.split()), file=sys.stderr)
+        sys.exit(2)
+
+
+def _refusal(error: Exception) -> str:
+    """What to say about an error that is no defect of the program; '' for one that is."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f'{error.filename}: {error.strerror}.'
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f'{error.strerror}: make room and run again.'
+    # JAX says it by this word, in an exception that is not worth importing JAX for.
+    if isinstance(error, MemoryError) or 'RESOURCE_EXHAUSTED' in str(error):
+        return (
+            'There is not enough memory: lower data.batch_size or data.length, or raise '
+            f'train.accumulation or model.remat ({str(error)[:200]}).'
+        )
+    return ''
 
 
 def parse(
@@ -122,15 +144,32 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
         config = module.get_config()
         if type(config) is not ConfigDict:
             raise UserError(f'get_config() returns a {type(config).__name__}, not a ConfigDict.')
-        for name in field_names(config):
-            if _locate(config, name)[2] is type(None):
-                raise UserError(f'{name} is None, and only a placeholder may be.')
-    except Exception as error:
+        _check_fields(config)
+    except (Exception, SystemExit) as error:
         raise UserError(f'{path}: {_explain(error, path)}') from error
     return config.lock()
 
 
-def _explain(error: Exception, path: Path) -> str:
+def _check_fields(config: ConfigDict) -> None:
+    """Raises UserError unless the config has the fields of configs/base.py, of the same types."""
+    from configs import base
+
+    template = base.get_config()
+    names, valid = field_names(config), field_names(template)
+    for name in names:
+        if name not in valid:
+            raise UserError(f'{name} is not a field of configs/base.py.{nearest(name, valid)}')
+    for name in valid:
+        if name not in names:
+            raise UserError(f'{name} is missing: start from base.get_config().')
+        kind, expected = _locate(config, name)[2], _locate(template, name)[2]
+        if kind is type(None):
+            raise UserError(f'{name} is None, and only a placeholder may be.')
+        if kind is not expected:
+            raise UserError(f'{name} is a {kind.__name__}, not a {expected.__name__}.')
+
+
+def _explain(error: BaseException, path: Path) -> str:
     """What went wrong and in which line of the config file at `path`."""
     text = ' '.join(str(error).split())
     if len(text) > 200:  # ml_collections lists every field before its suggestion
@@ -239,16 +278,7 @@ TYPES = {
 
 def field_names(config: ConfigDict) -> list[str]:
     """The dotted names of all fields, sorted by section: 'seed', 'model.rope.base', ..."""
-    return list(_flat(config.to_dict()))
-
-
-def _flat(values: dict[str, Any], prefix: str = '') -> dict[str, Any]:
-    """Values by dotted name."""
-    flat = {}
-    for name, value in values.items():
-        inside = isinstance(value, dict)
-        flat |= _flat(value, f'{prefix}{name}.') if inside else {f'{prefix}{name}': value}
-    return flat
+    return list(flat(config.to_dict()))
 
 
 def config_to_json(config: ConfigDict) -> str:
@@ -264,8 +294,8 @@ def config_from_json(text: str, template: ConfigDict) -> ConfigDict:
             of its field's type.
     """
     try:
-        values = _flat(json.loads(text))
-    except (ValueError, AttributeError) as error:
+        values = flat(json.loads(text))
+    except (ValueError, AttributeError, RecursionError) as error:
         raise UserError(f'The stored config is not a JSON object: {error}.') from None
     names = field_names(template)
     wrong = [f'unknown field {name}' for name in values if name not in names]
@@ -291,5 +321,5 @@ def _tuples(value: Any) -> Any:
 
 def config_differences(a: ConfigDict, b: ConfigDict) -> list[str]:
     """The dotted names of the fields that differ in value, or that only one of the two has."""
-    a, b = _flat(a.to_dict()), _flat(b.to_dict())
+    a, b = flat(a.to_dict()), flat(b.to_dict())
     return [name for name in a | b if name not in a or name not in b or a[name] != b[name]]

@@ -11,13 +11,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
-from transformer.config import TransformerConfig, transformer_config
+from transformer.config import transformer_config
 from transformer.errors import UserError, check_choice
 from transformer.flags import load_config, override, parse, run_main
 from transformer.flops import (
@@ -30,9 +28,8 @@ from transformer.flops import (
     peak_flops,
     training_flops_per_token,
 )
-from transformer.modules import Dropout, Transformer
-from transformer.training.optimizers import OPTIMIZERS, make_optimizer
-from transformer.training.step import Recipe, hyperparameters, loss_sums, row_keys
+from transformer.memory import activation_bytes_per_token, optimizer_bytes, tree_bytes
+from transformer.training.optimizers import OPTIMIZERS
 
 __all__ = ['count_parameters', 'peak_flops', 'summarize', 'training_flops_per_token']
 
@@ -69,12 +66,13 @@ def summarize(config: ConfigDict) -> dict[str, Any]:
         `parameters`: their number by component and in total.
         `forward_flops_per_token`: FLOPs by component and in total, over rows of `length` =
         data.length tokens; `training_flops_per_token`: three times the total.
-        `activation_bytes_per_token`: of the `layers`, by remat (model.remat, none and full), and
-        of the `head`; see that function.
+        `activation_bytes_per_token`: kept for the backward pass without remat, by component and
+        in total; see that function. `activation_bytes_per_token_by_remat`: the total with
+        model.remat, none and full.
         `memory_bytes`: of a training step on one device that holds all of it: `parameters`;
-        `gradients`, twice with accumulation, for the sum and a summand; `optimizer`; activations
-        of a micro-batch of `rows`; in total. XLA's temporaries come on top, with remat among them
-        what a layer at a time computes again.
+        `gradients`, twice with accumulation, for the sum and a summand; `optimizer`;
+        `activations` of a micro-batch of `rows`; in total. XLA's temporaries come on top, with
+        remat among them what a layer at a time computes again.
         `complexity`: FLOPs of a forward pass over one row by length, of `attention` (Q K^T and
         the sum of values) and of the `feed_forward`; their `equation` and `crossing_length`.
 
@@ -85,14 +83,13 @@ def summarize(config: ConfigDict) -> dict[str, Any]:
     model = transformer_config(config.model, vocab_size=vocab_size(config))
     length = config.data.length
     rows = max(1, config.data.batch_size // config.train.accumulation)
-    activations = activation_bytes_per_token(config, model)
-    parameter_bytes = _bytes(parameter_shapes(model))
+    activations = _activations_by_remat(config, model)
+    parameter_bytes = tree_bytes(parameter_shapes(model))
     memory = {
         'parameters': parameter_bytes,
         'gradients': parameter_bytes * (1 if config.train.accumulation == 1 else 2),
-        'optimizer': _bytes(_optimizer_shapes(config, model)),
-        'layer_activations': round(activations['layers'][model.remat] * rows * length),
-        'head_activations': round(activations['head'] * rows * length),
+        'optimizer': optimizer_bytes(config, model),
+        'activations': round(activations[model.remat]['total'] * rows * length),
     }
     return {
         'model': f'{model.topology}, {model.num_layers} layers, {model.embed_dim} wide',
@@ -104,7 +101,10 @@ def summarize(config: ConfigDict) -> dict[str, Any]:
         'parameters': _with_total(parameters_by_component(model)),
         'forward_flops_per_token': _with_total(forward_flops_per_token(model, length)),
         'training_flops_per_token': training_flops_per_token(model, length),
-        'activation_bytes_per_token': activations,
+        'activation_bytes_per_token': activations['none'],
+        'activation_bytes_per_token_by_remat': {
+            remat: kept['total'] for remat, kept in activations.items()
+        },
         'memory_bytes': _with_total(memory),
         'complexity': _complexity(model, length),
     }
@@ -122,67 +122,14 @@ def vocab_size(config: ConfigDict) -> int:
     return size
 
 
-def activation_bytes_per_token(config: ConfigDict, model: TransformerConfig) -> dict[str, Any]:
-    """Bytes that a training step keeps for its backward pass, for each token of a micro-batch.
-
-    These are the residuals of `jax.vjp`, in the dtypes and with the attention that would run here.
-    Without remat they are every value that a derivative reads, attention's weights among them
-    where the implementation keeps [B, N, T, T]; with 'full' they are the inputs of the layers.
-    What does not depend on the rows, such as a copy of the weights in `model.dtype`, is not
-    counted. Looped layers may keep less: there XLA can choose to compute a cheap value again.
-
-    Returns:
-        `layers`: of embeddings and layers, a dict by remat: the model's, none and full.
-        `head`: of logits and loss, which no remat changes and `loss.chunk` removes.
-    """
+def _activations_by_remat(config, model):
     model = dataclasses.replace(model, scan_layers=True)  # the same values, traced once
-    remats = {
-        name: dataclasses.replace(model, remat=name)
-        for name in dict.fromkeys((model.remat, 'none', 'full'))
+    return {
+        remat: _with_total(
+            activation_bytes_per_token(config, dataclasses.replace(model, remat=remat))
+        )
+        for remat in dict.fromkeys((model.remat, 'none', 'full'))
     }
-    layers = {name: _growth(config, remat, _features_sum) for name, remat in remats.items()}
-    head = 0.0
-    if model.head != 'none':
-        head = _growth(config, remats['full'], loss_sums) - layers['full']
-    return {'layers': layers, 'head': head}
-
-
-def _growth(config, model, function):
-    """Bytes that the backward pass of `function` reads more for each token more."""
-    some, more = (_bytes(_residuals(config, model, function, rows)) for rows in (2, 4))
-    return (more - some) / 2 / config.data.length
-
-
-def _residuals(config, model, function, rows):
-    """Shapes of all that the backward pass of `function`, called as `loss_sums`, reads."""
-    hparams = hyperparameters(config)
-    # However many rows a chunk of logits has, the backward pass computes it again.
-    recipe = Recipe(Transformer(model), chunk=min(config.loss.chunk, 1))
-    rates = {name: rate for name, rate in config.dropout.items() if rate}
-
-    def backward(params, batch):
-        keys = row_keys(0, jnp.zeros((), jnp.int32), jnp.arange(rows))
-        dropout = Dropout(keys, **rates) if rates else None
-        return jax.vjp(lambda params: function(params, batch, hparams, recipe, dropout)[0], params)
-
-    names = ('tokens', 'segment_ids', 'targets', 'encoder_tokens', 'encoder_segment_ids')
-    shape = rows, config.data.length
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in names}
-    batch['weights'] = jax.ShapeDtypeStruct(shape, jnp.float32)
-    return jax.eval_shape(backward, parameter_shapes(model), batch)[1]
-
-
-def _features_sum(params, batch, hparams, recipe, dropout):
-    """In the place of `loss_sums`, a loss that needs no head."""
-    return recipe.model.apply({'params': params}, batch, dropout, method='features')[0].sum(), {}
-
-
-def _optimizer_shapes(config, model):
-    hparams = hyperparameters(config)
-    optimizer = make_optimizer(
-        config.optimizer.name, hparams, hparams['learning_rate'], config.optimizer.no_decay
-    )
-    return jax.eval_shape(optimizer.init, parameter_shapes(model))
 
 
 def _complexity(model, length):
@@ -204,10 +151,6 @@ def _complexity(model, length):
     }
 
 
-def _bytes(shapes):
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
-
-
 def _with_total(parts):
     return parts | {'total': sum(parts.values())}
 
@@ -223,36 +166,43 @@ def print_summary(summary: dict[str, Any]) -> None:
 
 def _print_components(console, summary):
     parameters, flops = summary['parameters'], summary['forward_flops_per_token']
+    activations = summary['activation_bytes_per_token']
 
-    def share(parts, name):
-        return f'{parts[name] / parts["total"]:.1%}'
+    def with_share(parts, name, form):
+        share = parts[name] / parts['total'] if parts['total'] else 0.0
+        return f'{parts[name]:{form}}', f'{100 * share:.0f}'
 
-    table = _table('component', 'parameters', 'share', 'forward FLOPs a token', 'share')
-    for name, count in parameters.items():
-        numbers = share(parameters, name), f'{flops[name]:,.0f}', share(flops, name)
-        table.add_row(_words(name), f'{count:,}', *numbers)
+    quantities = 'parameters', 'forward\nFLOPs\na token', 'activation\nbytes\na token'
+    table = _table('component', *(column for name in quantities for column in (name, '%')))
+    for name in parameters:
+        table.add_row(
+            _words(name),
+            *with_share(parameters, name, ','),
+            *with_share(flops, name, '.4g'),
+            *with_share(activations, name, ',.0f'),
+        )
     console.print(table)
     console.print(
         f'Rows of {summary["length"]:,} tokens; 2 FLOPs a multiply-add. Training takes three '
-        f'times the total: {summary["training_flops_per_token"]:,.0f} FLOPs a token.\n'
+        f'times the total: {summary["training_flops_per_token"]:,.0f} FLOPs a token. Activations '
+        'are what jax.vjp of a training step keeps without remat for the backward pass, each '
+        'value with the component that computes it (residual sums: the sublayer before).\n'
     )
 
 
 def _print_memory(console, summary):
-    activations = summary['activation_bytes_per_token']
     table = _table('memory of a training step', 'MB')
     for name, size in summary['memory_bytes'].items():
         table.add_row(_words(name), f'{size / 1e6:,.1f}')
     console.print(table)
-    table = _table('kept for the backward pass', 'bytes a token')
-    for remat, size in activations['layers'].items():
-        table.add_row(f'layers, remat {remat}', f'{size:,.0f}')
-    table.add_row('head and loss', f'{activations["head"]:,.0f}')
-    console.print(table)
+    activations = ', '.join(
+        f'{size:,.0f} with remat {remat}'
+        for remat, size in summary['activation_bytes_per_token_by_remat'].items()
+    )
     console.print(
         f'Optimizer {summary["optimizer"]}; activations of a micro-batch of {summary["rows"]} '
         f'rows, which devices share, with dtype {summary["dtype"]} and remat {summary["remat"]}. '
-        "They are what jax.vjp of the step keeps; XLA's temporaries come on top.\n"
+        f"Bytes a token: {activations}. XLA's temporaries come on top.\n"
     )
 
 

@@ -1,6 +1,7 @@
 """`load_data`: batches as a function of their number, splits read whole, mistakes named."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -303,7 +304,13 @@ def test_stdlib(config):
         ('validation_fraction', 1.0, r'fraction must be between 0 and 1, .* data.validation_path'),
         ('path', (), r'data.path is empty: give'),
         ('weights', (1.0, 2.0), r'data.weights has 2 entries and data.path 1'),
-        ('weights', (0.0,), r'data.weights must be positive, not \(0.0,\)'),
+        ('weights', (0.0,), r'data.weights must be positive numbers, not 0.0'),
+        ('weights', ('a',), r"data.weights must be positive numbers, not 'a'"),
+        ('weights', (math.nan,), r'data.weights must be positive numbers, not nan'),
+        ('batch_size', 10**12, r'data.batch_size must be at most 2,147,483,647'),
+        ('path', (3,), r'names of corpora, not 3'),
+        ('path', ('~nobody-here/a.txt',), r'~nobody-here/a.txt does not exist'),
+        ('tokenizer', '~nobody-here/t.json', r'no tokenizer ~nobody-here/t.json'),
         ('tokenizer', 'bpee', r'no tokenizer bpee: give bytes, chars, bpe'),
         ('path', ('nowhere.txt',), r'nowhere.txt does not exist'),
         ('validation_path', ('nowhere.txt',), r'nowhere.txt does not exist'),

@@ -151,6 +151,8 @@ def test_fingerprint_is_of_the_content(write, tmp_path):
     ('line', 'message'),
     [
         ('{"text": "a"', r'a.jsonl:3 is not JSON: '),
+        ('[' * 100_000, r'a.jsonl:3 is not JSON: '),
+        ('{}', r'set data.text_field to one of its fields, but it has none'),
         ('[1]', r'a.jsonl:3 is a list, not an object'),
         ('{"body": "b", "id": 1}', r"a.jsonl:3 has no field 'text', .* one of body, id"),
         ('{"text": 5}', r'a.jsonl:3: text is a int, not a string'),

@@ -148,9 +148,24 @@ def test_update_that_is_not_finite(config, tmp_path, how, monkeypatch):
         assert (int(state.step), int(state.bad_step)) == (30, 23)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
     else:
-        with pytest.raises(UserError, match='step 23 is not finite'):
+        with pytest.raises(UserError, match='step 24 is not finite'):
             train(config, tmp_path / 'run')
         assert int(final_state(config, tmp_path / 'run').step) == 20
+
+
+def test_more_steps_need_a_decay_of_their_own(config, tmp_path):
+    """Going on past the end must not change the learning rates of the steps behind."""
+    config.train.steps = 4
+    train(config, tmp_path / 'run')
+    config.train.steps = 6
+    with pytest.raises(UserError, match=r'schedule\.decay_steps=4'):
+        train(config, tmp_path / 'run')
+    config.schedule.decay_steps = 6
+    config.train.steps = 4
+    train(config, tmp_path / 'other')
+    config.train.steps = 6
+    train(config, tmp_path / 'other')
+    assert int(final_state(config, tmp_path / 'other').step) == 6
 
 
 def test_mistake_leaves_no_trace(config, tmp_path):

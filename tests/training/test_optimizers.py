@@ -32,6 +32,7 @@ HPARAMS = {
     'adam_factor': 0.5,
 }
 NO_DECAY = r'(scale|bias)$'
+TOKENS = np.ones((1, 2), int)
 
 
 def random_like(tree, seed):
@@ -55,9 +56,7 @@ def two_updates(name, params, grads):
 
 @pytest.fixture(scope='module')
 def params():
-    shapes = jax.eval_shape(
-        Transformer(CONFIG).init, jax.random.key(0), {'tokens': jnp.ones((1, 2), int)}
-    )
+    shapes = jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), {'tokens': TOKENS})
     return random_like(shapes['params'], 0)
 
 
@@ -92,6 +91,18 @@ def test_decay_leaves_scales_and_biases_alone(name, scan, params):
     rate = 1e-2 * HPARAMS['weight_decay'] * (HPARAMS['adam_factor'] if name == 'muon' else 1)
     table = params['embedding']['table']
     np.testing.assert_allclose(updates['embedding']['table'], -rate * table, rtol=1e-5)
+
+
+def test_adafactor_factors_projections_as_matrices():
+    """The second moment of a kernel [256, 4, 64] is a row and a column of [256, 256]."""
+    config = dataclasses.replace(CONFIG, embed_dim=256, num_heads=4)
+    params = jax.eval_shape(Transformer(config).init, jax.random.key(0), {'tokens': TOKENS})
+    optimizer = make_optimizer('adafactor', HPARAMS, 1e-2, NO_DECAY)
+    state = jax.eval_shape(optimizer.init, params['params'])
+    kernel = params['params']['decoder']['layer_0']['self_attention']['query']['kernel']
+    assert kernel.shape == (256, 4, 64)
+    largest = max(leaf.size for leaf in jax.tree.leaves(state))
+    assert largest < kernel.size
 
 
 def test_muon_orthogonalises_whole_projections(params):

@@ -286,3 +286,12 @@ def test_a_table_has_every_cell_and_survives_a_pipe(capsys):
     assert ['a' * 90, 'nan', '2.0000', '3'] in table
     first, second = (text for text in out.splitlines() if '3.2500' in text or 'nan' in text)
     assert first.rindex('7') == second.rindex('3')  # numbers end in one column
+
+
+@pytest.mark.parametrize('line', ['3', 'null', '[1]', '{"step": 1}', '{"step": "x", "split": ""}'])
+def test_a_line_that_is_no_record_is_passed_over(tmp_path, line):
+    good = {'step': 1, 'split': 'train', 'loss': 2.0}
+    (tmp_path / 'metrics.jsonl').write_text(f'{line}\n{json.dumps(good)}\n')
+    assert read_metrics(tmp_path) == [good]
+    with MetricsWriter(tmp_path, start_step=1):
+        assert read_metrics(tmp_path) == [good]

@@ -16,7 +16,7 @@ MANIFEST = 'manifest.json'  # name and size of every other file; written last
 def cache_folder(cache_dir: str | None) -> Path:
     """`cache_dir`, or the user's cache folder for this package."""
     if cache_dir is not None:
-        return Path(cache_dir).expanduser()
+        return Path(os.path.expanduser(cache_dir))
     user = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
     return Path(user) / 'transformer'
 

@@ -1,5 +1,6 @@
 """`load_data`: from `config.data` to a tokenizer and the batches of both splits."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from transformer.data.sources import Source, Split, open_source
 from transformer.data.tasks import TASKS
 from transformer.data.tokenizers import TRAINERS, Tokenizer, load_tokenizer, train_tokenizer
 from transformer.errors import UserError, check_choice
+from transformer.ranges import check_ranges, flat
 
 TRAINING_SAMPLE = 32_000_000  # bytes of text, at most, that a bpe tokenizer learns from
 
@@ -44,9 +46,7 @@ def check_data(config: ConfigDict) -> None:
     data = config.data
     check_choice(config.task, TASKS, 'task')
     check_choice(data.packing, PACKINGS, 'data.packing')
-    for name, least in ('length', 1), ('batch_size', 1), ('seed', 0):
-        if data[name] < least:
-            raise UserError(f'data.{name} must be at least {least}, not {data[name]}.')
+    check_ranges(flat(data.to_dict(), 'data.'))
     if not data.validation_path and not 0 < data.validation_fraction < 1:
         raise UserError(
             f'data.validation_fraction must be between 0 and 1, not {data.validation_fraction}: '
@@ -54,13 +54,17 @@ def check_data(config: ConfigDict) -> None:
         )
     if not data.path:
         raise UserError("data.path is empty: give 'stdlib', a file, a glob, or 'hf:NAME'.")
+    for name in (*data.path, *data.validation_path):
+        if type(name) is not str:
+            raise UserError(f'data.path must hold names of corpora, not {name!r}.')
     if data.weights and len(data.weights) != len(data.path):
         raise UserError(
             f'data.weights has {len(data.weights)} entries and data.path {len(data.path)}: give '
             'one for each corpus, or none.'
         )
-    if any(weight <= 0 for weight in data.weights):
-        raise UserError(f'data.weights must be positive, not {tuple(data.weights)}.')
+    for weight in data.weights:
+        if type(weight) not in (int, float) or not 0 < weight < math.inf:
+            raise UserError(f'data.weights must be positive numbers, not {weight!r}.')
     if data.tokenizer not in TRAINERS:
         load_tokenizer(data.tokenizer)
     _open(config, (*data.path, *data.validation_path))

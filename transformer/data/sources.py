@@ -109,7 +109,7 @@ class Files:
                 where = f'{self.root / path}:{number}'
                 try:
                     record = json.loads(line)
-                except ValueError as error:  # not JSON, or not UTF-8
+                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too deep
                     raise UserError(f'{where} is not JSON: {error}.') from None
                 yield record_parts(record, self.text_field, where)
 
@@ -130,7 +130,7 @@ class HuggingFace:
             import datasets  # noqa: F401
         except ImportError:
             raise UserError(
-                f'{self.name} needs Hugging Face datasets: pip install transformer[huggingface]'
+                f'{self.name} needs Hugging Face datasets: pip install "datasets>=3"'
             ) from None
 
     @cached_property
@@ -204,7 +204,7 @@ def record_parts(record: Any, text_field: str, where: str) -> list[tuple[str, bo
     else:
         raise UserError(
             f'{where} has no field {text_field!r}, nor prompt and completion: set data.text_field '
-            f'to one of {", ".join(record)}.'
+            f'to one of {", ".join(record) or "its fields, but it has none"}.'
         )
     for field in fields:
         text = record[field]
@@ -246,7 +246,7 @@ def _python_files(root: Path) -> list[str]:
 
 def _matches(name: str) -> list[Path]:
     """The files of a path or a glob."""
-    path = Path(name).expanduser().absolute()
+    path = Path(os.path.expanduser(name)).absolute()
     if path.is_dir():
         raise UserError(f"{name} is a folder: give a glob, such as '{name.rstrip('/')}/**/*.txt'.")
     if path.exists():

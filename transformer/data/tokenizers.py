@@ -9,6 +9,7 @@ the pipeline puts it between documents, and it decodes to nothing.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -45,12 +46,12 @@ class Tokenizer:
         self._backend = backend
         self._characters = _characters(backend)
         vocab = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocab.values()) + 1
         end = next((token for token in END_TOKENS if token in vocab), None)
         if end is None:
             raise UserError(
                 f'{name} has no token that ends a document: add one of {", ".join(END_TOKENS)}.'
             )
+        self.vocab_size = max(vocab.values()) + 1
         self.eos_id = vocab[end]
 
     def encode(self, text: str) -> list[int]:
@@ -147,7 +148,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Raises:
         UserError: no such file, not a tokenizer.json, or no token that ends a document.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))  # Path.expanduser raises for a user unknown
     if path.is_dir():
         path = path / FILE_NAME
     if not path.is_file():

@@ -43,6 +43,7 @@ class Block(nn.Module):
         self.alpha, gain = 1.0, 1.0
         if config.norm_placement == 'deepnorm':
             self.alpha, gain = deepnorm_scales(config, self.stack)
+            depth = 0  # its gain is all the scaling by depth that the residual outputs get
         self.self_attention = Attention(config, self.kind, decoder, gain, depth)
         if self.has_cross:
             self.cross_attention = Attention(config, gain=gain, depth=depth)
@@ -64,11 +65,11 @@ class Block(nn.Module):
             number: of the layer in its stack; tells the layers' dropout apart.
             memory: the projected keys and values of `cross_attention`, if computed before.
         """
-        context = context.at_site(number)
+        context = context.at_site(1 + number)  # 0 is the embedding's
 
         def attend(x):
             nonlocal cache
-            attended, cache = self.self_attention(x, context, cache)
+            attended, cache = self.self_attention(x, context.at_site(0), cache)
             return drop(attended, context.dropout, 'residual', 1)
 
         def attend_memory(x):

@@ -48,8 +48,8 @@ def append(
     """The cache with T tokens more in each row, key and value [B, T, K, H].
 
     Padding (segment 0) may stand on either side of a row. That on the right does not advance the
-    row's index: the next token overwrites it. The caller sees to it that T slots are left:
-    a write past the end would land on the last slots.
+    row's index: the next token overwrites it. The caller sees to it that T slots are left, for
+    padding too: a write past the end would land on the last slots.
 
     Raises:
         ValueError: T exceeds the size of the cache.

@@ -60,6 +60,9 @@ class Learned(Position):
         self.embedding = Table(config, config.max_length, config.embed_dim, config.init_std)
 
     def add(self, x, positions):
+        length, rows = positions.shape[1], self.config.max_length
+        if length > rows:
+            raise ValueError(f'{length} tokens in a row exceed the {rows} learned positions.')
         return x + self.embedding()[positions]
 
 

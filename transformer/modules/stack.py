@@ -13,6 +13,8 @@ from transformer.modules.context import Context, drop
 from transformer.modules.positions import POSITIONS
 from transformer.modules.weights import make_norm
 
+STACKS = ('decoder', 'encoder')
+
 
 class Period(nn.Module):
     """The layers of one period of `config.pattern`, as the scan over periods runs them."""
@@ -84,10 +86,11 @@ class Stack(nn.Module):
         Raises:
             ValueError: a cache or memory is given to scanned layers.
         """
-        if self.periods and (cache is not None or memory is not None):
-            raise ValueError('Caches need unrolled layers: use transformer.modules.unstack_layers.')
+        if cache is not None or memory is not None:
+            self._check_unrolled()
         bias_fn, bias_params = self.position.bias()
         context = context.replace(bias_fn=bias_fn, bias_params=bias_params)
+        context = context.at_site(STACKS.index(self.stack))
         x = self.position.add(x, context.positions)
         if self.config.embedding_norm:
             x = self.embedding_norm(x)
@@ -107,8 +110,17 @@ class Stack(nn.Module):
         return x, None if cache is None else tuple(new_cache)
 
     def project_memory(self, memory: jax.Array) -> tuple[tuple[jax.Array, jax.Array], ...]:
-        """The cross-attention keys and values of every (unrolled) layer."""
+        """The cross-attention keys and values of every layer.
+
+        Raises:
+            ValueError: the layers are scanned.
+        """
+        self._check_unrolled()
         return tuple(block.project_memory(memory) for block in self.unrolled)
+
+    def _check_unrolled(self):
+        if self.periods:
+            raise ValueError('Caches need unrolled layers: use transformer.modules.unstack_layers.')
 
     def _block(self, in_scan=False):
         remat = self.config.remat

@@ -115,22 +115,27 @@ class Transformer(nn.Module):
         Args:
             cache: one entry a layer; tokens then attend to what is cached too.
             memory: of an encoder_decoder, from `encode_memory`; by default the encoder is run here.
+
+        Raises:
+            ValueError: a cache is given to an encoder or to scanned layers, or a learned position
+                table is shorter than the rows.
         """
         config = self.config
         x = self._embed(self.embedding, batch['tokens'], batch.get('token_types'))
         context = self._context(batch, '', dropout)
-        if cache is not None and context.segment_ids is None:
-            context = context.replace(segment_ids=jnp.ones(batch['tokens'].shape, jnp.int32))
         if config.topology == 'encoder':
+            if cache is not None:
+                raise ValueError('An encoder has no cache: its tokens see those that come later.')
             return self.encoder(x, context)
-        if config.topology == 'encoder_decoder' and memory is None:
+        if memory is not None:
+            context = context.replace(memory_segment_ids=memory.segment_ids)
+        elif config.topology == 'encoder_decoder':
             context = context.replace(
                 memory=self.encode(batch, dropout),
                 memory_segment_ids=batch.get('encoder_segment_ids'),
             )
-        elif memory is not None:
-            context = context.replace(memory_segment_ids=memory.segment_ids)
-        if context.memory_segment_ids is not None and context.segment_ids is None:
+        paired = cache is not None or context.memory_segment_ids is not None
+        if paired and context.segment_ids is None:
             context = context.replace(segment_ids=jnp.ones(batch['tokens'].shape, jnp.int32))
         return self.decoder(x, context, cache, None if memory is None else memory.layers)
 
@@ -142,8 +147,6 @@ class Transformer(nn.Module):
         """The encoder's output [B, S, D] of an encoder_decoder."""
         table = self.embedding if self.config.share_embeddings else self.encoder_embedding
         x = self._embed(table, batch['encoder_tokens'])
-        if dropout is not None:
-            dropout = dropout.fold(1)  # apart from the decoder's
         features, _ = self.encoder(x, self._context(batch, 'encoder_', dropout))
         return features
 

@@ -1,6 +1,9 @@
 """Checkpoints of a run: Orbax, written in the background, atomic, whatever the device count."""
 
+import contextlib
+import logging
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,6 +12,9 @@ import orbax.checkpoint as ocp
 
 from transformer.errors import UserError
 from transformer.training.state import TrainState
+
+# Orbax also logs the errors that it raises, which here become one line.
+logging.getLogger('absl').setLevel(logging.CRITICAL)
 
 
 class Checkpoints:
@@ -21,8 +27,10 @@ class Checkpoints:
         """Opens the folder: to write, keeping the newest `keep`, or just to read.
 
         Raises:
-            UserError: there is no folder to read.
+            UserError: there is no folder to read, or a file in its place.
         """
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f'{folder} is a file: move it away, or give another --workdir.')
         if keep is None and not folder.is_dir():
             raise UserError(f'{folder} holds no checkpoint: train first.')
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=keep is not None)
@@ -32,8 +40,9 @@ class Checkpoints:
     def __enter__(self) -> 'Checkpoints':
         return self
 
-    def __exit__(self, *exception: Any) -> None:
-        self._manager.close()
+    def __exit__(self, kind: Any, *exception: Any) -> None:
+        with self._writing() if kind is None else contextlib.suppress(Exception):
+            self._manager.close()
 
     @property
     def latest_step(self) -> int | None:
@@ -48,17 +57,20 @@ class Checkpoints:
     def save(self, state: TrainState) -> None:
         """Starts to write the state; the caller may donate it to the next step at once.
 
-        An error of the write before this one is raised here.
+        Raises:
+            UserError: this write or the one before it failed.
         """
         rest = {'step': state.step, 'opt_state': state.opt_state, 'bad_step': state.bad_step}
         items = ocp.args.Composite(
             params=ocp.args.PyTreeSave(state.params), rest=ocp.args.PyTreeSave(rest)
         )
-        self._manager.save(int(state.step), args=items)
+        with self._writing():
+            self._manager.save(int(state.step), args=items)
 
     def check_for_errors(self) -> None:
-        """Raises the error of a write in the background, if there was one."""
-        self._manager.check_for_errors()
+        """Raises UserError if a write in the background has failed."""
+        with self._writing():
+            self._manager.check_for_errors()
 
     def restore(self, like: TrainState) -> TrainState:
         """The newest state, in host memory: it may come from another number of devices.
@@ -67,17 +79,43 @@ class Checkpoints:
             like: a state of arrays or `jax.ShapeDtypeStruct`s, whose values are not used.
 
         Raises:
-            UserError: there is no checkpoint.
+            UserError: there is no checkpoint, or it is damaged.
         """
         rest = {'step': like.step, 'opt_state': like.opt_state, 'bad_step': like.bad_step}
         items = ocp.args.Composite(params=_on_host(like.params), rest=_on_host(rest))
-        restored = self._manager.restore(self.require_step(), args=items)
+        restored = self._read(items)
         return TrainState(params=restored.params, **restored.rest)
 
     def restore_params(self, like: Any) -> Any:
         """The newest parameters alone; see `restore`."""
         items = ocp.args.Composite(params=_on_host(like))
-        return self._manager.restore(self.require_step(), args=items).params
+        return self._read(items).params
+
+    def _read(self, items: Any) -> Any:
+        step = self.require_step()
+        try:
+            return self._manager.restore(step, args=items)
+        except Exception as error:  # of many kinds, by what is damaged
+            raise UserError(
+                f'{self._folder / str(step)} cannot be read ({_first_line(error)}): move it away '
+                'to go on from the checkpoint before it.'
+            ) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of many kinds, by what is full or forbidden
+            raise UserError(
+                f'{self._folder} cannot be written ({_first_line(error)}): make room and run '
+                'again; the checkpoints before are kept.'
+            ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """The error's kind and the start of what it says, which may be pages."""
+    line = next(iter(str(error).splitlines()), '')
+    return f'{type(error).__name__}: {line[:200]}'
 
 
 def _on_host(tree):

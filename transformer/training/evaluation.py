@@ -9,7 +9,7 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.experiment import load_experiment
+from transformer.training.experiment import check_config, load_experiment
 from transformer.training.parallel import DataParallel
 from transformer.training.run_folder import read_tokenizer
 
@@ -20,6 +20,7 @@ def evaluate_run(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
     Raises:
         UserError: there is no checkpoint, or the config or data do not fit.
     """
+    check_config(config)
     with Checkpoints(workdir / 'checkpoints') as checkpoints:
         step = checkpoints.require_step()
         experiment = load_experiment(config, read_tokenizer(workdir))
@@ -41,10 +42,12 @@ def evaluate(
 
     Args:
         eval_step: from `DataParallel.evaluate`.
-        batch_size: rows over all devices of all processes; the last batch is padded.
+        batch_size: rows over all devices of all processes, rounded up so that they divide it; the
+            last batch is padded.
         num_batches: at most so many, of rows spread over the split; 0: all.
     """
     total: dict[str, float] = {}
+    batch_size = parallel.round_up(batch_size)
     batches = dataset.evaluation_batches(batch_size, num_batches, *parallel.process)
     for batch in batches:
         sums = jax.device_get(eval_step(params, parallel.split(batch)))
@@ -59,7 +62,7 @@ def means(sums: Mapping[str, float], dataset: Any) -> dict[str, float]:
     """
     weight = max(sums['weight'], 1.0)
     loss = sums['loss'] / weight
-    bytes_per_token = dataset.num_bytes / dataset.num_tokens
+    bytes_per_token = max(dataset.num_bytes, 1) / dataset.num_tokens
     return {
         'loss': loss,
         'perplexity': math.exp(loss) if loss < 700 else math.inf,

@@ -12,8 +12,9 @@ from transformer.config import TransformerConfig, transformer_config
 from transformer.data import Data, check_data, load_data
 from transformer.errors import UserError, check_choice
 from transformer.modules import Transformer
+from transformer.ranges import check_ranges, flat
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.optimizers import OPTIMIZERS, make_optimizer
+from transformer.training.optimizers import OPTIMIZERS, check_no_decay, make_optimizer
 from transformer.training.parallel import DataParallel
 from transformer.training.schedules import SCHEDULES
 from transformer.training.state import TrainState
@@ -55,32 +56,34 @@ class Experiment:
 
     def initial_state(self) -> TrainState:
         """A fresh state on every device."""
+        return self.parallel.replicate(jax.jit(self._create_state)())
 
-        def create():
-            params = self.initial_params()
-            hparams = self.hparams
-            rate = hparams['learning_rate']
-            optimizer = make_optimizer(self.recipe.optimizer, hparams, rate, self.recipe.no_decay)
-            return TrainState.create(params, optimizer)
-
-        return self.parallel.replicate(jax.jit(create)())
+    def restored_state(self, checkpoints: Checkpoints) -> TrainState:
+        """The state of the newest checkpoint, on every device."""
+        like = jax.eval_shape(self._create_state)
+        return self.parallel.replicate(checkpoints.restore(like))
 
     def trained_params(self, checkpoints: Checkpoints) -> Any:
         """The parameters of the newest checkpoint, on every device."""
         like = jax.eval_shape(self.initial_params)
         return self.parallel.replicate(checkpoints.restore_params(like))
 
+    def _create_state(self):
+        recipe, hparams = self.recipe, self.hparams
+        rate = hparams['learning_rate']
+        optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay)
+        return TrainState.create(self.initial_params(), optimizer)
+
 
 def load_experiment(config: ConfigDict, tokenizer: Any = None) -> Experiment:
-    """Checks the config, loads the data, then looks for devices.
+    """Loads the data and puts the parts together; `check_config` comes before.
 
     Args:
         tokenizer: of an earlier run; by default one is made as the config says.
 
     Raises:
-        UserError: something in the config, the data or the devices does not fit.
+        UserError: the data or the devices do not fit.
     """
-    check_config(config)
     data = load_data(config, tokenizer)
     recipe = Recipe(
         model=Transformer(model_config(config, data.tokenizer.vocab_size)),
@@ -91,13 +94,19 @@ def load_experiment(config: ConfigDict, tokenizer: Any = None) -> Experiment:
         chunk=config.loss.chunk,
     )
     parallel = DataParallel(config.parallel.devices)
-    rows = parallel.check_batch(config.data.batch_size, config.train.accumulation)
-    if config.loss.chunk and rows % config.loss.chunk:
-        raise UserError(
-            f'loss.chunk {config.loss.chunk} does not divide the {rows} rows of a micro-batch on '
-            'one device.'
-        )
     return Experiment(config, data, recipe, hyperparameters(config), parallel)
+
+
+def check_batch(config: ConfigDict) -> None:
+    """Raises UserError unless the devices divide a training batch, and `loss.chunk` their parts."""
+    parallel = DataParallel(config.parallel.devices)
+    rows = parallel.check_batch(config.data.batch_size, config.train.accumulation)
+    tokens, chunk = rows * config.data.length, config.loss.chunk
+    if chunk and tokens % chunk:
+        raise UserError(
+            f'loss.chunk {chunk} does not divide the {tokens} tokens of a micro-batch on one '
+            'device: choose a divisor, or 0 for all at once.'
+        )
 
 
 def model_config(config: ConfigDict, num_tokens: int) -> TransformerConfig:
@@ -126,7 +135,9 @@ def init_params(model: Transformer, seed: int) -> Any:
 
 def check_config(config: ConfigDict) -> None:
     """Raises UserError for choices and numbers that no run can have, before anything is loaded."""
+    check_ranges(flat(config.to_dict()))
     check_choice(config.optimizer.name, OPTIMIZERS, 'optimizer.name')
+    check_no_decay(config.optimizer.no_decay)
     check_choice(config.schedule.name, SCHEDULES, 'schedule.name')
     check_choice(config.train.on_nonfinite, ('stop', 'continue'), 'train.on_nonfinite')
     check_choice(config.parallel.mode, MODES, 'parallel.mode')
@@ -136,26 +147,9 @@ def check_config(config: ConfigDict) -> None:
             f"task {config.task} needs model.topology 'decoder' with model.head 'lm', not "
             f'{model.topology!r} with {model.head!r}.'
         )
-    for name in 'train.steps', 'train.log_every', 'train.accumulation', 'train.keep_checkpoints':
-        _check(config, name, lambda value: value >= 1, 'at least 1')
-    for name in ('train.eval_every', 'train.eval_batches', 'train.checkpoint_every', 'loss.chunk',
-                 'schedule.warmup_steps', 'optimizer.weight_decay', 'optimizer.clip_norm',
-                 'loss.z_loss'):  # fmt: skip
-        _check(config, name, lambda value: value >= 0, 'at least 0')
-    for name in ('dropout.attention', 'dropout.residual', 'dropout.embedding',
-                 'loss.label_smoothing', 'optimizer.b1', 'optimizer.b2'):  # fmt: skip
-        _check(config, name, lambda value: 0 <= value < 1, 'in [0, 1)')
-    _check(config, 'optimizer.learning_rate', lambda value: value > 0, 'positive')
     if config.data.length > model.max_length:
         raise UserError(
             f'data.length {config.data.length} exceeds model.max_length {model.max_length}: '
             'raise the one or lower the other.'
         )
     check_data(config)
-
-
-def _check(config, name, valid, expected):
-    section, field = name.split('.')
-    value = config[section][field]
-    if not valid(value):
-        raise UserError(f'{name} must be {expected}, not {value}.')

@@ -15,7 +15,12 @@ from transformer.errors import UserError
 from transformer.flops import peak_flops, training_flops_per_token
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate, means
-from transformer.training.experiment import Experiment, load_experiment
+from transformer.training.experiment import (
+    Experiment,
+    check_batch,
+    check_config,
+    load_experiment,
+)
 from transformer.training.reporting import MetricsWriter, Progress, plot_curves
 from transformer.training.run_folder import check_run, read_tokenizer, write_run
 from transformer.training.state import TrainState
@@ -30,23 +35,22 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config or data, or an update that was not finite.
     """
+    check_config(config)
     check_run(config, workdir)
+    check_batch(config)
     experiment = load_experiment(config, read_tokenizer(workdir))
     write_run(config, experiment.data.tokenizer, workdir)
     keep = config.train.keep_checkpoints
     with Checkpoints(workdir / 'checkpoints', keep) as checkpoints:
-        state = experiment.initial_state()
-        if checkpoints.latest_step is not None:
-            state = experiment.parallel.replicate(checkpoints.restore(state))
+        fresh = checkpoints.latest_step is None
+        state = experiment.initial_state() if fresh else experiment.restored_state(checkpoints)
         with (
             MetricsWriter(workdir, start_step=int(state.step)) as writer,
             Progress(config.train.steps, start=int(state.step)) as progress,
         ):
             progress.message(experiment.data.describe())
-            run = Run(experiment, checkpoints, writer, progress)
-            result = run.until(config.train.steps, state)
-    plot_curves(workdir)
-    return result
+            run = Run(experiment, workdir, checkpoints, writer, progress)
+            return run.until(config.train.steps, state)
 
 
 class Run:
@@ -55,12 +59,15 @@ class Run:
     def __init__(
         self,
         experiment: Experiment,
+        workdir: pathlib.Path,
         checkpoints: Checkpoints,
         writer: MetricsWriter,
         progress: Progress,
     ):
         self._experiment = experiment
         self._config = experiment.config
+        self._workdir = workdir
+        self._warned = False
         self._checkpoints = checkpoints
         self._writer = writer
         self._progress = progress
@@ -75,9 +82,10 @@ class Run:
         The host waits for the device only where it logs, evaluates or saves.
         """
         config, step = self._config.train, int(state.step)
+        self._first_step = step
         update = self._experiment.train_step()
         evaluation, sums = {}, []
-        started = time.perf_counter()
+        started = time.perf_counter()  # of the steps in `sums`, pauses left out
         with _stop_signals() as stop:
             for batch in self._batches(step, steps):
                 state, step_sums = update(state, batch)
@@ -87,12 +95,15 @@ class Run:
                 if step % config.log_every == 0 or last:
                     self._log(step, state, sums, started)
                     sums, started = [], time.perf_counter()
-                if _due(step, config.eval_every) or (last and not stop):
-                    evaluation = self._evaluate(step, state)
-                    started = time.perf_counter()
-                if _due(step, config.checkpoint_every) or last:
-                    self._save(step, state)
-                    started = time.perf_counter()
+                evaluates = not stop and (_due(step, config.eval_every) or last)
+                saves = _due(step, config.checkpoint_every) or last
+                if evaluates or saves:
+                    jax.block_until_ready(state)
+                    paused = time.perf_counter()
+                    evaluation = self._evaluate(step, state) if evaluates else evaluation
+                    if saves:
+                        self._save(state)
+                    started += time.perf_counter() - paused
                 if stop:
                     self._progress.message(f'stopped after step {step}; run again to resume')
                     return evaluation
@@ -113,7 +124,7 @@ class Run:
     def _log(self, step: int, state: TrainState, sums: list[dict[str, Any]], started: float):
         sums = jax.device_get(sums)  # waits for the device
         seconds = time.perf_counter() - started
-        total = {name: float(sum(s[name] for s in sums)) for name in sums[0]}
+        total = {name: sum(float(s[name]) for s in sums) for name in sums[0]}
         metrics = means(total, self._experiment.data.train)
         data = self._config.data
         rate = len(sums) * data.batch_size * data.length / seconds
@@ -141,17 +152,23 @@ class Run:
         self._progress.update(step, eval_loss=metrics['loss'])
         return metrics
 
-    def _save(self, step: int, state: TrainState):
+    def _save(self, state: TrainState):
         self._check_finite(state)
         self._checkpoints.save(state)
+        plot_curves(self._workdir)
 
     def _check_finite(self, state: TrainState):
         bad = int(state.bad_step)
-        if bad >= 0 and self._config.train.on_nonfinite == 'stop':
+        if bad < self._first_step:  # none, or one that an earlier process went on from
+            return
+        text = f'the loss or gradient of step {bad + 1} is not finite; its update was skipped'
+        if self._config.train.on_nonfinite == 'stop':
             raise UserError(
-                f'the loss or gradient of step {bad} is not finite; its update was skipped. Lower '
-                'optimizer.learning_rate, or set train.on_nonfinite=continue to go on.'
+                f'{text}. Lower optimizer.learning_rate, or set train.on_nonfinite=continue.'
             )
+        if not self._warned:
+            self._progress.message(text)
+            self._warned = True
 
 
 def _due(step: int, every: int) -> bool:

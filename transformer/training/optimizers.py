@@ -1,5 +1,7 @@
 """Optimizers from optax by name, alike for scanned and looped layers."""
 
+import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer.errors import UserError
 from transformer.modules.axes import is_scanned, map_parameters, parameter_axes, path_name
 
 
@@ -25,6 +28,16 @@ def make_optimizer(
         return map_parameters(lambda path, _: re.search(no_decay, path) is None, params)
 
     return OPTIMIZERS[name](hparams, learning_rate, decays)
+
+
+def check_no_decay(pattern: str) -> None:
+    """Raises UserError unless optimizer.no_decay is a regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UserError(
+            f'optimizer.no_decay {pattern!r} is no regular expression: {error}.'
+        ) from None
 
 
 def clip_by_global_norm(grads: Any, limit: Any) -> tuple[Any, jax.Array]:
@@ -71,7 +84,7 @@ def _sgd(hparams, learning_rate, decays):
 def _adafactor(hparams, learning_rate, decays):
     """Shazeer and Stern 2018, without relative step sizes; decay is decoupled, as in adamw."""
     return optax.chain(
-        _per_layer(optax.adafactor(learning_rate=None, momentum=None, weight_decay_rate=None)),
+        _per_matrix(optax.adafactor(learning_rate=None, momentum=None, weight_decay_rate=None)),
         optax.scale(-1.0),  # optax.adafactor descends; the next two stages expect ascent
         optax.add_decayed_weights(hparams['weight_decay'], mask=decays),
         optax.scale_by_learning_rate(learning_rate),
@@ -89,6 +102,7 @@ def _muon(hparams, learning_rate, decays):
         beta=hparams['b1'],
         eps=hparams['eps'],
         weight_decay=hparams['weight_decay'],
+        weight_decay_mask=decays,
         muon_weight_dimension_numbers=lambda params: map_parameters(_matrix_axes, params),
         consistent_rms=0.2,
     )
@@ -123,26 +137,38 @@ def _matrix_axes(path, leaf):
     )
 
 
-def _per_layer(transform: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`transform` applied to each layer of scanned parameters by itself, as if they were looped."""
+def _per_matrix(transform: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`transform` applied to each projection as the one matrix it is.
 
-    def mapped(path):
-        return jax.vmap if is_scanned(path) else lambda function: function
+    Heads are merged, and layers of scanned parameters are taken one by one as if they were looped.
+    """
+
+    def mapped(name, function):
+        return jax.vmap(function) if is_scanned(name) else function
+
+    def matrix(name, leaf):
+        contracted, _ = parameter_axes(name)
+        rows = math.prod(leaf.shape[: len(contracted)])
+        return leaf.reshape(rows, -1) if contracted else leaf
 
     def init(params):
-        return map_parameters(lambda path, leaf: mapped(path)(transform.init)(leaf), params)
+        return map_parameters(
+            lambda name, leaf: mapped(name, lambda leaf: transform.init(matrix(name, leaf)))(leaf),
+            params,
+        )
 
     def update(updates, state, params):
+        def update_leaf(name, update, state, param):
+            new, state = transform.update(matrix(name, update), state, matrix(name, param))
+            return new.reshape(update.shape), state
+
         leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
+        names = [path_name(path) for path, _ in leaves]
+        parts = (tree.flatten_up_to(part) for part in (updates, state, params))
         results = [
-            mapped(path_name(path))(transform.update)(leaf, leaf_state, param)
-            for (path, leaf), leaf_state, param in zip(
-                leaves, tree.flatten_up_to(state), tree.flatten_up_to(params), strict=True
-            )
+            mapped(name, functools.partial(update_leaf, name))(*leaf)
+            for name, *leaf in zip(names, *parts, strict=True)
         ]
-        return (
-            tree.unflatten([update for update, _ in results]),
-            tree.unflatten([state for _, state in results]),
-        )
+        return tuple(tree.unflatten(part) for part in zip(*results, strict=True))
 
     return optax.GradientTransformation(init, update)

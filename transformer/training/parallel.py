@@ -55,6 +55,11 @@ class DataParallel:
             )
         return rows // parts
 
+    def round_up(self, rows: int) -> int:
+        """The least number of rows, not below this one, that all devices divide."""
+        parts = len(self.devices) * jax.process_count()
+        return -(-rows // parts) * parts
+
     def replicate(self, tree: Any) -> Any:
         """The tree on every device, shapes unchanged."""
         return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))

@@ -86,14 +86,16 @@ class MetricsWriter:
 def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     """The lines of `metrics.jsonl` in order; none without the file.
 
-    A line that a killed run left unfinished is passed over.
+    A line that is no record, such as one that a killed run left unfinished, is passed over.
     """
     path = pathlib.Path(workdir, METRICS_FILE)
     lines = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            lines.append(json.loads(line))
-        except ValueError:
+            record = json.loads(line)
+            if isinstance(record['step'], int) and isinstance(record['split'], str):
+                lines.append(record)
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return lines
 

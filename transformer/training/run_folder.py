@@ -27,18 +27,23 @@ CHANGEABLE = (
 def check_run(config: ConfigDict, workdir: pathlib.Path) -> None:
     """Checks that the folder can hold a run of this config; writes nothing.
 
+    A run that was not saved yet does not claim the folder.
+
     Raises:
         UserError: it is no folder, or holds a run of another config.
     """
     if workdir.exists() and not workdir.is_dir():
         raise UserError(f'--workdir {workdir} is a file: give a folder, which need not exist.')
-    if not (workdir / 'config.json').exists():
+    if not _is_saved(workdir):
         return
-    changed = [
-        name
-        for name in config_differences(read_config(workdir, config), config)
-        if name not in CHANGEABLE
-    ]
+    before = read_config(workdir, config)
+    if before.train.steps != config.train.steps and _depends_on_steps(config):
+        raise UserError(
+            f'{workdir} holds a run of train.steps={before.train.steps}, over which its learning '
+            f'rate decays: to go on to {config.train.steps}, keep that decay with '
+            f'schedule.decay_steps={before.train.steps} from the start, or give another --workdir.'
+        )
+    changed = [name for name in config_differences(before, config) if name not in CHANGEABLE]
     if changed:
         raise UserError(
             f'{workdir} holds a run of another config ({", ".join(changed)} differ): give '
@@ -54,7 +59,8 @@ def write_run(config: ConfigDict, tokenizer: Tokenizer, workdir: pathlib.Path) -
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(workdir)
+        if not _is_saved(workdir):
+            tokenizer.save(workdir)
         temporary = workdir / 'config.tmp'
         temporary.write_text(config_to_json(config))
         temporary.replace(workdir / 'config.json')
@@ -74,9 +80,24 @@ def read_config(workdir: pathlib.Path, template: ConfigDict) -> ConfigDict:
     file = workdir / 'config.json'
     if not file.is_file():
         raise UserError(f'{workdir} holds no run (no config.json): train one first.')
-    return config_from_json(file.read_text(), template)
+    try:
+        return config_from_json(file.read_text(encoding='utf-8', errors='replace'), template)
+    except UserError as error:
+        raise UserError(f'{file}: {error}') from None
 
 
 def read_tokenizer(workdir: pathlib.Path) -> Tokenizer | None:
-    """The tokenizer of the run in a folder; None before it has one."""
-    return load_tokenizer(workdir) if (workdir / 'tokenizer.json').is_file() else None
+    """The tokenizer of the run in a folder; None before its first checkpoint."""
+    return load_tokenizer(workdir) if _is_saved(workdir) else None
+
+
+def _is_saved(workdir):
+    """Whether the folder holds a run with a checkpoint, finished or half-written."""
+    checkpoints = workdir / 'checkpoints'
+    steps = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    return any(step.name[0].isdigit() for step in steps) and (workdir / 'config.json').is_file()
+
+
+def _depends_on_steps(config):
+    schedule = config.schedule
+    return schedule.decay_steps is None and schedule.name in ('cosine', 'linear')

@@ -1,6 +1,7 @@
 """One update and one evaluation as pure functions: what every training run and sweep executes."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,8 @@ class Recipe:
         optimizer, schedule: names in OPTIMIZERS and SCHEDULES.
         no_decay: regular expression of the parameter paths that are not decayed.
         accumulation: micro-batches whose gradients are summed.
-        chunk: rows whose logits exist at a time; 0: all.
+        chunk: tokens whose logits exist at a time, or the largest common divisor of that and of
+            the batch's; 0: all.
     """
 
     model: Transformer
@@ -77,8 +79,8 @@ def train_step(
         finite, only `step` and `bad_step` of the state change.
     """
     grads, sums = _gradient_sums(state, batch, hparams, recipe, axis_name)
-    total = jnp.maximum(sums['weight'], 1.0)  # a batch without targets changes nothing
-    grads = jax.tree.map(lambda g: (g / total).astype(g.dtype), grads)
+    total = jnp.maximum(sums['weight'], 1.0)
+    grads = jax.tree.map(lambda g, p: (g / total).astype(p.dtype), grads, state.params)
     grads, norm = clip_by_global_norm(grads, hparams['clip_norm'])
     rate = learning_rate(recipe.schedule, state.step, hparams)
     optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay)
@@ -86,8 +88,9 @@ def train_step(
     params = optax.apply_updates(state.params, updates)
 
     good = jnp.isfinite(norm) & jnp.isfinite(sums['objective'])
+    applied = good & (sums['weight'] > 0)  # a batch without targets changes nothing
     params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(good, new, old),
+        lambda new, old: jnp.where(applied, new, old),
         (params, opt_state),
         (state.params, state.opt_state),
     )
@@ -125,8 +128,8 @@ def loss_sums(
     model = recipe.model
     features, _ = model.apply({'params': params}, batch, dropout, method='features')
 
-    def sums(rows):
-        features, targets, weights = rows
+    def sums(tokens):
+        features, targets, weights = tokens
         logits = model.apply({'params': params}, features, method='logits')
         smoothing, z_loss = hparams['label_smoothing'], hparams['z_loss']
         losses = cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss)
@@ -137,13 +140,14 @@ def loss_sums(
         correct, _ = weighted_sum(correct_predictions(logits, targets), weights)
         return {'objective': objective, 'loss': plain, 'correct': correct, 'weight': weight}
 
-    rows = (features, batch['targets'], batch['weights'])
-    if recipe.chunk and recipe.chunk < features.shape[0]:
-        chunks = jax.tree.map(lambda a: a.reshape(-1, recipe.chunk, *a.shape[1:]), rows)
+    tokens = (features, batch['targets'], batch['weights'])
+    if recipe.chunk:
+        size = math.gcd(recipe.chunk, batch['targets'].size)
+        chunks = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[2:]), tokens)
         result = jax.lax.map(jax.checkpoint(sums), chunks)
         result = jax.tree.map(lambda a: a.sum(0), result)
     else:
-        result = sums(rows)
+        result = sums(tokens)
     return result['objective'], result
 
 
@@ -177,7 +181,9 @@ def _gradient_sums(state, batch, hparams, recipe, axis_name):
             lambda a: a.reshape(recipe.accumulation, -1, *a.shape[1:]), (dict(batch), rows)
         )
         first = jax.eval_shape(gradient, *jax.tree.map(lambda a: a[0], micro))
-        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), first)
+        zeros = jax.tree.map(
+            lambda a: jnp.zeros(a.shape, jnp.promote_types(a.dtype, jnp.float32)), first
+        )
         result, _ = jax.lax.scan(
             lambda total, part: (jax.tree.map(jnp.add, total, gradient(*part)), None), zeros, micro
         )
