@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Sequence
 
 from configs import base
-from transformer.flags import override, parse, run_main
+from transformer.flags import parse, run_main
 
 
 def main(argv: Sequence[str]) -> None:
@@ -16,11 +16,9 @@ def main(argv: Sequence[str]) -> None:
 
     from transformer.training.evaluation import evaluate_run  # after the flags: it imports jax
     from transformer.training.reporting import print_table
-    from transformer.training.run_folder import read_config
+    from transformer.training.run_folder import read_run
 
-    config = read_config(args.workdir, base.get_config())
-    for name, value in overrides:
-        override(config, name, value)
+    config, _ = read_run(args.workdir, base.get_config(), overrides)
     metrics = evaluate_run(config, args.workdir)
     (args.workdir / 'eval.json').write_text(json.dumps(metrics, indent=2) + '\n')
     print_table(f'{args.workdir}, validation split', [metrics])

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from configs import base
 from transformer import flags
+from transformer.config import TransformerConfig
 from transformer.errors import UserError
-from transformer.training.run_folder import read_config
 
 # What is slow to import is imported where it is used: --help and most refusals answer at once.
 
@@ -55,23 +53,26 @@ def main(argv: Sequence[str]) -> None:
     args, overrides = flags.parse(make_parser(), argv)
     check_numbers(args)
     texts = [text for text in read_prompts(args) for _ in range(args.num_samples)]
-    config = read_config(args.workdir, base.get_config())
 
     import jax
 
     from transformer.decoding import check_prompts, check_sampling, generate, stream, unrolled
+    from transformer.modules import Transformer
+    from transformer.training.experiment import model_config
+    from transformer.training.run_folder import read_run
 
     sampling = {name: getattr(args, name) for name in ('temperature', 'top_k', 'top_p', 'min_p')}
     check_sampling(**sampling)
-    model, tokenizer = load_model(config, overrides, args.workdir)
+    config, tokenizer = read_run(args.workdir, base.get_config(), overrides)
+    model = model_config(config, tokenizer.vocab_size)
     # Every document that the model has read begins with this token.
     prompts = [[tokenizer.eos_id, *ids] for ids in tokenizer.encode_batch(texts)]
     max_new_tokens = args.max_new_tokens
     if max_new_tokens is None:
-        room = model.config.max_length - max(map(len, prompts))
+        room = model.max_length - max(map(len, prompts))
         max_new_tokens = min(NEW_TOKENS, max(room, 1))
-    check_prompts(model.config, prompts, max_new_tokens)
-    model, params = unrolled(model, restore_params(args.workdir, model))
+    check_prompts(model, prompts, max_new_tokens)
+    model, params = unrolled(Transformer(model), restore_params(args.workdir, model))
 
     options = sampling | {
         'max_new_tokens': max_new_tokens,
@@ -119,41 +120,9 @@ def read_prompts(args: argparse.Namespace) -> list[str]:
     return text.removesuffix('\n').split('\n')
 
 
-def load_model(
-    config: ConfigDict, overrides: Sequence[tuple[str, str]], workdir: Path
-) -> tuple[Any, Any]:
-    """The model of a run, without its parameters, and the tokenizer.
-
-    Raises:
-        UserError: the overrides do not leave the parameters as they are, or make no model.
-    """
-    from transformer.data import load_tokenizer
-    from transformer.modules import Transformer
-    from transformer.training.experiment import model_config
-
-    tokenizer = load_tokenizer(workdir)
-    trained = Transformer(model_config(config, tokenizer.vocab_size))
-    for name, text in overrides:
-        flags.override(config, name, text)
-    model = Transformer(model_config(config, tokenizer.vocab_size))
-    if model != trained and parameter_shapes(model) != parameter_shapes(trained):
-        raise UserError(
-            f'--config.{overrides[0][0]}: the parameters in {workdir} are of another shape; '
-            'override only what leaves them as they are.'
-        )
-    return model, tokenizer
-
-
-def parameter_shapes(model: Any) -> Any:
-    import jax
-
-    from transformer.training.experiment import init_params
-
-    return jax.eval_shape(lambda: init_params(model, seed=0))
-
-
-def restore_params(workdir: Path, model: Any) -> Any:
+def restore_params(workdir: Path, model: TransformerConfig) -> Any:
     """The parameters of the newest checkpoint of a run; nothing else of it is read."""
+    from transformer.flops import parameter_shapes
     from transformer.training.checkpoint import Checkpoints
 
     with Checkpoints(workdir / 'checkpoints') as checkpoints:

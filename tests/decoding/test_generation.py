@@ -173,10 +173,10 @@ def test_temperature_zero_is_greedy_and_the_limit_of_small_ones():
     assert draw(temperature=1e-6) == greedy
 
 
-@functools.partial(jax.jit, static_argnames='top_k')
-def chosen(logits, count=2, top_k=0, **options):
+@jax.jit
+def chosen(logits, count=2, **options):
     rows = jnp.arange(len(logits), dtype=jnp.int32)
-    return choose_tokens(logits, jax.random.key(3), rows, count, options, top_k)
+    return choose_tokens(logits, jax.random.key(3), rows, count, options)
 
 
 def test_top_k_one_takes_the_largest_logit():
@@ -232,7 +232,6 @@ def test_after_its_end_a_row_is_frozen_and_the_loop_stops_with_the_last_row():
         stop=np.int32(NEW),
         config=model.config,
         vocab_limit=40,
-        top_k=0,
     )
     state, tokens = run(started(PROMPTS, model, params))
     for row, end in zip(np.asarray(tokens), ends, strict=True):
@@ -275,6 +274,10 @@ def test_a_bucket_and_the_values_of_the_options_share_one_program():
     draw([[1, 2], [3] * 9, [4]], seed=5, new=17, temperature=0.3, top_p=0.2, eos_id=3)
     draw([[1] * 16, [3], [4]], seed=6, new=1, temperature=2.0, top_p=0.5)
     assert (prefill._cache_size(), decode._cache_size()) == programs
+    draw(top_k=3)
+    programs = prefill._cache_size(), decode._cache_size()
+    draw(top_k=5)
+    assert (prefill._cache_size(), decode._cache_size()) == programs
 
 
 def test_the_loop_updates_the_cache_in_place():
@@ -283,7 +286,7 @@ def test_the_loop_updates_the_cache_in_place():
     number = np.int32(0)
     compiled = decode.lower(
         params, state, key=None, rows=np.arange(8), options=None, eos_id=number, stop=number,
-        config=model.config, vocab_limit=40, top_k=0,
+        config=model.config, vocab_limit=40,
     ).compile()  # fmt: skip
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.cache))
     memory = compiled.memory_analysis()

@@ -16,6 +16,7 @@ from transformer.training.evaluation import evaluate_run
 from transformer.training.experiment import load_experiment
 from transformer.training.loop import train
 from transformer.training.reporting import read_metrics
+from transformer.training.run_folder import read_run
 
 
 @pytest.fixture
@@ -129,6 +130,9 @@ def test_folder_of_another_config_is_refused_and_kept(config, tmp_path):
     with pytest.raises(UserError, match=r'another config \(model.num_layers differ\)'):
         train(config, tmp_path / 'run')
     assert {p: p.read_bytes() for p in (tmp_path / 'run').glob('*.json*')} == before
+    (tmp_path / 'run' / 'config.json').unlink()
+    with pytest.raises(UserError, match=r'checkpoints but no config\.json'):
+        train(config, tmp_path / 'run')
 
 
 @pytest.mark.parametrize('how', ['stop', 'continue'])
@@ -183,6 +187,15 @@ def test_workdir_that_is_a_file(config, tmp_path):
     with pytest.raises(UserError, match='is a file'):
         train(config, pathlib.Path(file))
     assert file.read_text() == 'mine'
+
+
+def test_overrides_that_change_the_parameters_are_refused(config, tmp_path):
+    config.train.steps = 2
+    train(config, tmp_path / 'run')
+    read, _ = read_run(tmp_path / 'run', base.get_config(), [('data.batch_size', '3')])
+    assert read.data.batch_size == 3
+    with pytest.raises(UserError, match=r'--config\.model\.embed_dim: the parameters'):
+        read_run(tmp_path / 'run', base.get_config(), [('model.embed_dim', '32')])
 
 
 def test_evaluation_of_a_folder_without_checkpoint(config, tmp_path):

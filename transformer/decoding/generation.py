@@ -58,8 +58,8 @@ def stream(
     """Continues prompts, all together, and yields the new tokens as they are made.
 
     Prompts and cache are padded to buckets of length, a power of two each. A compiled program
-    serves all prompts of its buckets and all values of temperature, top_p and min_p but those
-    that turn the option off; another top_k needs another program.
+    serves all prompts of its buckets and all values of temperature, top_k, top_p and min_p but
+    those that turn the option off.
 
     Args:
         model: a decoder with a language-model head.
@@ -99,10 +99,9 @@ def stream(
     state = prefill(params, tokens, lengths, newest, config=model.config, size=size)
     rows = np.arange(first_row, first_row + len(prompts), dtype=np.int32)
 
-    draw = {'key': None, 'options': None, 'top_k': 0}
+    draw = {'key': None, 'options': None}
     if temperature > 0:
-        options = _draw_options(temperature, top_p, min_p)
-        draw = {'key': key, 'options': options, 'top_k': top_k}
+        draw = {'key': key, 'options': _draw_options(temperature, top_k, top_p, min_p)}
 
     def advance(state, stop):
         return decode(
@@ -205,9 +204,13 @@ def _check(name, value, valid, expected):
         raise UserError(f'{name} must be {expected}, not {value}.')
 
 
-def _draw_options(temperature: float, top_p: float, min_p: float) -> dict[str, np.generic]:
+def _draw_options(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> dict[str, np.generic]:
     """What `choose_tokens` takes. Options that are off are left out, for faster programs."""
     options = {'temperature': np.float32(temperature)}
+    if top_k > 0:
+        options['top_k'] = np.int32(top_k)
     if top_p < 1:
         options['top_p'] = np.float32(top_p)
     if min_p > 0:

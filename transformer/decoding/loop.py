@@ -75,9 +75,7 @@ def prefill(
     )
 
 
-@functools.partial(
-    jax.jit, static_argnames=('config', 'vocab_limit', 'top_k'), donate_argnames='state'
-)
+@functools.partial(jax.jit, static_argnames=('config', 'vocab_limit'), donate_argnames='state')
 def decode(
     params: Any,
     state: State,
@@ -89,14 +87,13 @@ def decode(
     *,
     config: TransformerConfig,
     vocab_limit: int,
-    top_k: int,
 ) -> tuple[State, jax.Array]:
     """Makes new tokens until a row has `stop` of them, CHUNK were made or all rows have ended.
 
     Args:
         params: as in `prefill`.
         state: consumed: its buffers become those of the result.
-        key, rows, options, top_k: see `choose_tokens`.
+        key, rows, options: see `choose_tokens`.
         eos_id: int32 scalar, the token that ends a row; -1: none does.
         stop: int32 scalar, tokens a row may have in all.
         vocab_limit: ids from here on are not made.
@@ -115,7 +112,7 @@ def decode(
         state, tokens = carry
         logits, cache = next_logits(params, state, config)
         logits = logits[:, :vocab_limit]
-        token = choose_tokens(logits, key, rows, state.count, options, top_k)  # [B]
+        token = choose_tokens(logits, key, rows, state.count, options)  # [B]
         token = jnp.where(state.ended, eos_id, token)
         new = State(
             cache=cache,
@@ -152,7 +149,6 @@ def choose_tokens(
     rows: jax.Array,
     count: jax.Array,
     options: dict[str, jax.Array] | None,
-    top_k: int,
 ) -> jax.Array:
     """The next token of each row: [B] int32 from logits [B, V].
 
@@ -162,13 +158,12 @@ def choose_tokens(
         rows: [B] int32, the number of each row in the run.
         count: int32 scalar, tokens made before this one.
         options: scalars, arguments of `sample`; None takes the largest logit.
-        top_k: argument of `sample`; as a Python number it saves sorting the vocabulary.
     """
     if options is None:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
 
     def draw(row, logits):
         row_key = jax.random.fold_in(jax.random.fold_in(key, row), count)
-        return sample(row_key, logits, top_k=top_k, **options)
+        return sample(row_key, logits, **options)
 
     return jax.vmap(draw)(rows, logits)

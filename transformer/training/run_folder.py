@@ -1,12 +1,20 @@
 """The folder of a run: its config and tokenizer, written once and checked on return."""
 
 import pathlib
+from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
 from transformer.data import Tokenizer, load_tokenizer
 from transformer.errors import UserError
-from transformer.flags import config_differences, config_from_json, config_to_json
+from transformer.flags import (
+    config_differences,
+    config_from_json,
+    config_to_json,
+    override,
+)
+from transformer.flops import parameter_shapes
+from transformer.training.experiment import model_config
 
 # Fields that may change when a run is resumed: none of them changes what an update computes.
 CHANGEABLE = (
@@ -36,6 +44,11 @@ def check_run(config: ConfigDict, workdir: pathlib.Path) -> None:
         raise UserError(f'--workdir {workdir} is a file: give a folder, which need not exist.')
     if not _is_saved(workdir):
         return
+    if not (workdir / 'config.json').is_file():
+        raise UserError(
+            f'{workdir} holds checkpoints but no config.json: put it back, or give another '
+            '--workdir.'
+        )
     before = read_config(workdir, config)
     if before.train.steps != config.train.steps and _depends_on_steps(config):
         raise UserError(
@@ -86,16 +99,43 @@ def read_config(workdir: pathlib.Path, template: ConfigDict) -> ConfigDict:
         raise UserError(f'{file}: {error}') from None
 
 
+def read_run(
+    workdir: pathlib.Path, template: ConfigDict, overrides: Sequence[tuple[str, str]]
+) -> tuple[ConfigDict, Tokenizer]:
+    """The config of a run, with some fields overridden, and its tokenizer.
+
+    Args:
+        template: see `read_config`.
+        overrides: pairs of a field and a text, see `transformer.flags.override`.
+
+    Raises:
+        UserError: the folder holds no run, or the overrides do not leave its parameters as they
+            are.
+    """
+    config = read_config(workdir, template)
+    tokenizer = load_tokenizer(workdir)
+    trained = model_config(config, tokenizer.vocab_size)
+    for name, text in overrides:
+        override(config, name, text)
+    model = model_config(config, tokenizer.vocab_size)
+    if model != trained and parameter_shapes(model) != parameter_shapes(trained):
+        raise UserError(
+            f'--config.{overrides[0][0]}: the parameters in {workdir} are of another shape; '
+            'override only what leaves them as they are.'
+        )
+    return config, tokenizer
+
+
 def read_tokenizer(workdir: pathlib.Path) -> Tokenizer | None:
     """The tokenizer of the run in a folder; None before its first checkpoint."""
     return load_tokenizer(workdir) if _is_saved(workdir) else None
 
 
 def _is_saved(workdir):
-    """Whether the folder holds a run with a checkpoint, finished or half-written."""
+    """Whether the folder holds a checkpoint, finished or half-written."""
     checkpoints = workdir / 'checkpoints'
     steps = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    return any(step.name[0].isdigit() for step in steps) and (workdir / 'config.json').is_file()
+    return any(step.name[0].isdigit() for step in steps)
 
 
 def _depends_on_steps(config):
