@@ -98,7 +98,8 @@ def test_what_makes_no_model_is_refused_by_name(values, words):
         {'layer_pattern': ('local', 'global'), 'window': 8},
         {'pooler': True, 'topology': 'encoder'},
         {'norm_placement': 'parallel', 'topology': 'encoder'},
-        {'num_kv_heads': 1, 'window': 1, 'num_encoder_layers': 1},
+        {'num_kv_heads': 1, 'window': 1},
+        {'topology': 'encoder_decoder', 'num_encoder_layers': 1},
     ],
 )
 def test_what_is_close_to_a_refusal_and_makes_a_model_is_accepted(values):
@@ -109,10 +110,9 @@ def test_unset_fields_follow_the_ones_they_are_derived_from():
     default = config(embed_dim=96, num_heads=6, num_layers=5)
     assert (default.dim_per_head, default.kv_heads, default.encoder_layers) == (16, 6, 5)
     assert (default.rotary_dim, default.pattern) == (16, ('global',))
-    given = config(
-        head_dim=32, num_kv_heads=2, num_encoder_layers=3, window=4, rope=RopeConfig(fraction=0.25)
-    )
-    assert (given.dim_per_head, given.kv_heads, given.encoder_layers) == (32, 2, 3)
+    given = config(head_dim=32, num_kv_heads=2, window=4, rope=RopeConfig(fraction=0.25))
+    assert (given.dim_per_head, given.kv_heads) == (32, 2)
+    assert config(topology='encoder_decoder', num_encoder_layers=3).encoder_layers == 3
     assert (given.rotary_dim, given.pattern) == (8, ('local',))
     mixed = config(window=4, layer_pattern=('local', 'global'))
     assert mixed.pattern == ('local', 'global')

@@ -192,7 +192,7 @@ def test_missing_files(write, tmp_path):
 
 def test_hugging_face_is_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, 'datasets', None)
-    with pytest.raises(UserError, match=r'hf:wikitext needs .*pip install transformer\[hugging'):
+    with pytest.raises(UserError, match=r'hf:wikitext needs .*pip install .datasets'):
         open_source('hf:wikitext', 'text', 0.1)
 
 
