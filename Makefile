@@ -7,7 +7,7 @@ RUN = runs/quickstart
 train: .venv/installed
 	$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(RUN)
 	$(BIN)/python eval.py --workdir=$(RUN)
-	$(BIN)/python generate.py --workdir=$(RUN) --prompt='class ' --temperature=0.7
+	$(BIN)/python generate.py --workdir=$(RUN) --prompt='def __init__(self' --temperature=0.6
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest
