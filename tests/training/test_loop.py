@@ -15,7 +15,7 @@ from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate_run
 from transformer.training.experiment import load_experiment
 from transformer.training.loop import train
-from transformer.training.reporting import read_metrics
+from transformer.training.reporting import Progress, read_metrics
 from transformer.training.run_folder import read_run
 
 
@@ -98,6 +98,19 @@ def test_resumed_run_equals_uninterrupted_run_bit_for_bit(config, tmp_path, monk
         assert train(config, workdir) == evaluation
         jax.tree.map(np.testing.assert_array_equal, final_state(config, workdir), expected)
         assert train_lines(workdir) == train_lines(whole)
+
+
+def test_signal_during_a_log_saves_after_the_next_update(config, tmp_path, monkeypatch):
+    update = Progress.update
+
+    def update_and_terminate(self, step, **values):
+        update(self, step, **values)
+        if step == 30:
+            terminate()
+
+    monkeypatch.setattr(Progress, 'update', update_and_terminate)
+    train(config, tmp_path / 'run')
+    assert int(final_state(config, tmp_path / 'run').step) == 31
 
 
 def test_a_run_writes_everything_it_promises(config, tmp_path):

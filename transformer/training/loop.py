@@ -91,11 +91,12 @@ class Run:
                 state, step_sums = update(state, batch)
                 sums.append(step_sums)
                 step += 1
-                last = step == steps or bool(stop)
+                stopping = bool(stop)  # read once: a signal may come at any line below
+                last = step == steps or stopping
                 if step % config.log_every == 0 or last:
                     self._log(step, state, sums, started)
                     sums, started = [], time.perf_counter()
-                evaluates = not stop and (_due(step, config.eval_every) or last)
+                evaluates = not stopping and (_due(step, config.eval_every) or last)
                 saves = _due(step, config.checkpoint_every) or last
                 if evaluates or saves:
                     jax.block_until_ready(state)
@@ -104,7 +105,7 @@ class Run:
                     if saves:
                         self._save(state)
                     started += time.perf_counter() - paused
-                if stop:
+                if stopping:
                     self._progress.message(f'stopped after step {step}; run again to resume')
                     return evaluation
         return evaluation or self._evaluate(step, state)  # none: the run was complete
