@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer.data import check_data, load_data, pipeline
+from transformer.data import check_data, load_data, vocabularies
 from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
@@ -237,7 +237,7 @@ def test_bpe_is_trained_once(config, texts, monkeypatch):
     config.data.vocab_size = 280
     data = load_data(config)
     assert 257 < data.tokenizer.vocab_size <= 280
-    monkeypatch.setattr(pipeline, 'train_tokenizer', None)
+    monkeypatch.setattr(vocabularies, 'train_tokenizer', None)
     assert load_data(config).tokenizer.to_json() == data.tokenizer.to_json()
 
 
@@ -248,14 +248,14 @@ def test_bpe_learns_from_a_sample_of_the_training_split(config, write, monkeypat
     config.data.vocab_size = 280
     seen = []
 
-    def train(kind, texts, vocab_size):
+    def train(kind, texts, *args):
         seen.append(list(texts))
-        return train_tokenizer(kind, seen[-1], vocab_size)
+        return train_tokenizer(kind, seen[-1], *args)
 
-    monkeypatch.setattr(pipeline, 'train_tokenizer', train)
+    monkeypatch.setattr(vocabularies, 'train_tokenizer', train)
     data = load_data(config)
     assert len(seen[-1]) == data.train.num_documents < 40
-    monkeypatch.setattr(pipeline, 'TRAINING_SAMPLE', 100)  # of about 280 bytes
+    monkeypatch.setattr(vocabularies, 'TRAINING_SAMPLE', 100)  # of about 280 bytes
     config.data.vocab_size = 281
     load_data(config)
     assert len(seen[-1]) == pytest.approx(data.train.num_documents / 3, abs=1)
@@ -275,6 +275,54 @@ def test_given_tokenizers(config, texts, tmp_path):
     assert load_data(config, own).tokenizer is own
     config.data.tokenizer = str(own.save(tmp_path / 'saved'))
     assert load_data(config).tokenizer.to_json() == own.to_json()
+
+
+@pytest.mark.parametrize(
+    ('task', 'packing'),
+    [('masked_lm', 'stream'), ('masked_lm', 'examples'), ('span_corruption', 'stream')],
+)
+def test_other_tasks_read_the_same_rows(config, texts, task, packing):
+    config.data.packing = packing
+    config.data.batch_size = 1
+    expected, own = load_data(config), train_tokenizer('bytes', []).to_json()
+    config.task = task
+    data = load_data(config)
+    assert data.tokenizer.to_json() != own == expected.tokenizer.to_json()
+    rows = data.train.parts[0].num_rows
+    assert rows == expected.train.parts[0].num_rows
+    total = 0
+    for n in range(rows):
+        batch, plain = data.train.batch(n), expected.train.batch(n)
+        np.testing.assert_array_equal(batch['tokens'], plain['tokens'])
+        np.testing.assert_array_equal(batch['segment_ids'] > 0, plain['segment_ids'] > 0)
+        total += batch['weights'].sum()
+        if task == 'masked_lm':
+            assert not batch['weights'][batch['tokens'] == data.tokenizer.eos_id].any()
+            assert (batch['word_ids'] <= np.arange(16)).all()
+    assert total == data.train.num_tokens
+    assert all(array.shape == (1, 16) for array in batch.values())
+    assert data.validation.pairs() == []
+
+
+def test_a_test_split(config, texts, write):
+    assert load_data(config).test is None
+    config.data.test_path = (str(write('test/a.txt', 'é')),)
+    config.data.tokenizer = 'chars'
+    data = load_data(config)
+    assert data.test.num_bytes == 2
+    assert data.tokenizer.unknown_characters('é') == []
+    assert data.describe().endswith('; test 1 documents, 2 tokens, 2 bytes')
+
+
+def test_rows_of_a_validation_are_numbered(packed):
+    validation = load_data(packed).validation
+    rows = validation.rows.num_rows
+    whole = concatenated(validation.evaluation_batches(7))
+    assert whole['row'].dtype == np.int32
+    assert whole['row'].tolist() == [*range(rows), *[0] * (-rows % 7)]
+    part = concatenated(validation.evaluation_batches(2, num_batches=2))
+    for number, row in enumerate(part['row']):
+        np.testing.assert_array_equal(part['tokens'][number], whole['tokens'][row])
 
 
 def test_stdlib(config):
@@ -324,15 +372,10 @@ def test_mistakes_are_found_before_anything_is_read(config, texts, tmp_path, fie
     assert not (tmp_path / 'cache').exists()
 
 
-def test_task_and_vocabulary_mistakes(config, texts):
+def test_a_task_of_another_name(config, texts):
     check_data(config)
-    config.model.vocab_size = 256
-    with pytest.raises(UserError, match=r'model.vocab_size 256 is smaller than the 257 tokens'):
-        load_data(config)
-    config.model.vocab_size = 257
-    load_data(config)
     config.task = 'causal_llm'
-    with pytest.raises(UserError, match=r"task must be one of causal_lm; .*'causal_lm'"):
+    with pytest.raises(UserError, match=r"task must be one of causal_lm, class.* mean 'causal_lm'"):
         check_data(config)
 
 

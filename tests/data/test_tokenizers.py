@@ -5,7 +5,13 @@ import random
 import pytest
 import tokenizers
 
-from transformer.data.tokenizers import StreamDecoder, Tokenizer, load_tokenizer, train_tokenizer
+from transformer.data.tokenizers import (
+    SENTINELS,
+    StreamDecoder,
+    Tokenizer,
+    load_tokenizer,
+    train_tokenizer,
+)
 from transformer.errors import UserError
 
 HARD = [
@@ -119,6 +125,31 @@ def test_foreign_tokenizer_is_used_without_its_template(tmp_path):
     assert tokenizer.vocab_size == 10  # the largest id decides, not the number of entries
 
 
+@pytest.mark.parametrize('kind', ['bytes', 'chars', 'bpe'])
+def test_special_tokens_come_after_the_separator(kind):
+    plain = train_tokenizer(kind, HARD * 3, 500)
+    assert (plain.mask_id, plain.sentinel_ids) == (None, ())
+    masking = train_tokenizer(kind, HARD * 3, 501, ['[MASK]'])
+    assert masking.mask_id == masking.eos_id + 1
+    corrupting = train_tokenizer(kind, HARD * 3, 600, SENTINELS)
+    first = corrupting.eos_id + 1
+    assert corrupting.sentinel_ids == tuple(range(first, first + 100))
+    for tokenizer, spelt in (masking, '[MASK]'), (corrupting, '<extra_id_0>'):
+        special = {tokenizer.mask_id, *tokenizer.sentinel_ids}
+        text = f'text {spelt}' if kind != 'chars' else 'text'
+        ids = tokenizer.encode(text)
+        assert not special & set(ids)  # a text never encodes to one
+        assert tokenizer.decode([*ids, max(special - {None})]) == text
+    assert train_tokenizer(kind, HARD * 3, 500).to_json() == plain.to_json()
+
+
+def test_special_tokens_of_foreign_tokenizers():
+    words = {'</s>': 0, '<mask>': 1, '<extra_id_1>': 2, '<extra_id_0>': 3, 'a': 4}
+    tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token='a')))
+    assert tokenizer.mask_id == 1
+    assert tokenizer.sentinel_ids == (3, 2)  # by their numbers
+
+
 def test_mistakes(tmp_path):
     with pytest.raises(UserError, match=r'no tokenizer .*nowhere: give bytes, chars, bpe'):
         load_tokenizer(tmp_path / 'nowhere')
@@ -127,8 +158,10 @@ def test_mistakes(tmp_path):
         load_tokenizer(tmp_path)
     with pytest.raises(UserError, match=r"one of bpe, bytes, chars; not 'wordpiece'"):
         train_tokenizer('wordpiece', [])
-    with pytest.raises(UserError, match=r'data.vocab_size 256 is too small'):
+    with pytest.raises(UserError, match=r'data.vocab_size 256 is too small .* set at least 257'):
         train_tokenizer('bpe', ['text'], vocab_size=256)
+    with pytest.raises(UserError, match=r'256 bytes and 101 special tokens: set at least 357'):
+        train_tokenizer('bpe', ['text'], 356, SENTINELS)
     with pytest.raises(
         UserError, match=r'given has no token that ends a document: add one of <.endoftext'
     ):

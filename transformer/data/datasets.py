@@ -1,37 +1,81 @@
 """Batches of a training and of a validation split, by their number."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from transformer.data.corpus import Corpus
 from transformer.data.order import epoch_state, permute
-from transformer.data.packing import PADDING, Packing
+from transformer.data.packing import PADDING, Packing, row_positions
+from transformer.data.pairs import Pair
 from transformer.data.tasks import Batch
 from transformer.errors import UserError
 
 
+class Rows(Protocol):
+    """The rows of one corpus, as batches."""
+
+    num_rows: int
+    length: int  # shifts are below it
+    unit: str  # what its documents are called
+    num_documents: int
+    num_tokens: int  # targets that count
+    num_bytes: int  # UTF-8 bytes that those targets spell
+    skipped: dict[
+        str, int
+    ]  # documents that are not in the rows as they are, by what became of them
+
+    def batch(self, rows: np.ndarray, shift: int = 0) -> Batch:
+        """Some rows; see `tasks`.
+
+        Args:
+            rows: [B] int64 in [0, num_rows), or PADDING for rows without tokens.
+            shift: in [0, length); other cuts of the same documents, where the rows have any.
+        """
+        ...
+
+
 @dataclass(frozen=True)
-class Rows:
-    """The rows of one corpus, as batches: which inputs are in a row, and what is made of them."""
+class CorpusRows:
+    """Rows of a stream of documents.
+
+    Args:
+        corpus: the stream.
+        packing: which inputs are in a row.
+        task: what is made of them.
+        num_tokens: targets that count.
+    """
 
     corpus: Corpus
     packing: Packing
     task: Callable[[Corpus, np.ndarray], Batch]
+    num_tokens: int
+    unit: ClassVar[str] = 'documents'
+    skipped: ClassVar[dict[str, int]] = {}
 
     @property
     def num_rows(self) -> int:
         return self.packing.num_rows
 
+    @property
+    def length(self) -> int:
+        return self.packing.length
+
+    @property
+    def num_documents(self) -> int:
+        return self.corpus.num_documents
+
+    @property
+    def num_bytes(self) -> int:
+        return self.corpus.num_bytes
+
     def batch(self, rows: np.ndarray, shift: int = 0) -> Batch:
-        """The rows [B] in [0, num_rows), or PADDING for rows without tokens; see `tasks`."""
-        positions = self.packing.positions(np.maximum(rows, 0), shift)  # [B, T]
-        positions[rows == PADDING] = PADDING
-        return self.task(self.corpus, positions)
+        return self.task(self.corpus, row_positions(self.packing, rows, shift))
 
 
 @dataclass(frozen=True)
@@ -54,17 +98,26 @@ class TrainingSet:
 
     @property
     def num_documents(self) -> int:
-        return sum(part.corpus.num_documents for part in self.parts)
+        return sum(part.num_documents for part in self.parts)
 
     @property
     def num_tokens(self) -> int:
         """Targets that count, in an epoch of every corpus."""
-        return sum(part.corpus.num_tokens for part in self.parts)
+        return sum(part.num_tokens for part in self.parts)
 
     @property
     def num_bytes(self) -> int:
         """UTF-8 bytes that those targets spell."""
-        return sum(part.corpus.num_bytes for part in self.parts)
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def unit(self) -> str:
+        return self.parts[0].unit
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Documents that are not in the rows as they are, by what became of them."""
+        return sum((Counter(part.skipped) for part in self.parts), Counter())
 
     def batch(self, n: int, process_index: int = 0, process_count: int = 1) -> Batch:
         """Batch `n` >= 0, or the rows of it that belong to one process; see `tasks`.
@@ -114,28 +167,47 @@ class TrainingSet:
         number, keys = epoch_state(self.seed, part, epoch)
         source = self.parts[part]
         order = permute(rows, source.num_rows, keys)
-        return source.batch(order, shift=number % source.packing.length)
+        return source.batch(order, shift=number % source.length)
 
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """A split read once, in order; the last batch is filled up with rows of weight 0."""
+    """A split read once, in order; the last batch is filled up with rows of weight 0.
+
+    Args:
+        rows: of the split.
+        read: makes its pairs anew, of tasks that read pairs.
+    """
 
     rows: Rows
+    read: Callable[[], Iterable[Pair]] = tuple
 
     @property
     def num_documents(self) -> int:
-        return self.rows.corpus.num_documents
+        return self.rows.num_documents
 
     @property
     def num_tokens(self) -> int:
         """Targets that count in the whole split."""
-        return self.rows.corpus.num_tokens
+        return self.rows.num_tokens
 
     @property
     def num_bytes(self) -> int:
         """UTF-8 bytes that those targets spell."""
-        return self.rows.corpus.num_bytes
+        return self.rows.num_bytes
+
+    @property
+    def unit(self) -> str:
+        return self.rows.unit
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Documents that are not in the rows as they are, by what became of them."""
+        return Counter(self.rows.skipped)
+
+    def pairs(self) -> list[Pair]:
+        """The texts of every pair in order, overlong ones included; [] for documents."""
+        return list(self.read())
 
     def evaluation_batches(
         self,
@@ -145,6 +217,9 @@ class ValidationSet:
         process_count: int = 1,
     ) -> Iterator[Batch]:
         """The split in batches of one shape, made ahead by threads; see `tasks`.
+
+        They have one more array: `row` [B] int32, the number of the row in the split, so that what
+        is random in an evaluation can be a function of it.
 
         Args:
             batch_size: rows in a batch, over all processes.
@@ -162,7 +237,8 @@ class ValidationSet:
         def make(n: int) -> Batch:
             first = n * batch_size + process_index * share
             number = np.arange(first, first + share)
-            return self.rows.batch(np.where(number < count, number * total // count, PADDING))
+            rows = np.where(number < count, number * total // count, PADDING)
+            return self.rows.batch(rows) | {'row': np.maximum(rows, 0).astype(np.int32)}
 
         return read_ahead(make, 0, -(-count // batch_size))
 

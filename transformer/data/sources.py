@@ -74,7 +74,7 @@ class Files:
 
     @cached_property
     def fingerprint(self) -> str:
-        return digest([(path, self._hash(path)) for path in self.paths])
+        return digest([(path, hash_file(self.root / path)) for path in self.paths])
 
     def pieces(self, split: Split) -> Iterator[Piece]:
         for path in self.paths:
@@ -89,13 +89,6 @@ class Files:
             elif in_split(path, split, self.validation_fraction):
                 yield from _mark(read_text(self.root / path))
 
-    def _hash(self, path: str) -> str:
-        try:
-            with open(self.root / path, 'rb') as file:
-                return hashlib.file_digest(file, 'blake2b').hexdigest()
-        except OSError as error:
-            raise UserError(f'{self.root / path} cannot be read: {error.strerror}.') from None
-
     def _share(self, split: Split) -> tuple[float, float]:
         """The part of a lone text that a split reads, in fractions of its length."""
         border = 1 - self.validation_fraction
@@ -107,11 +100,7 @@ class Files:
                 if not line.strip():
                     continue
                 where = f'{self.root / path}:{number}'
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too deep
-                    raise UserError(f'{where} is not JSON: {error}.') from None
-                yield record_parts(record, self.text_field, where)
+                yield record_parts(parse_record(line, where), self.text_field, where)
 
 
 @dataclass(frozen=True)
@@ -134,7 +123,7 @@ class HuggingFace:
             ) from None
 
     @cached_property
-    def _records(self) -> Any:
+    def records(self) -> Any:
         import datasets
 
         name, config, split = (self.name.removeprefix('hf:').split(':') + ['', ''])[:3]
@@ -146,14 +135,14 @@ class HuggingFace:
 
     @property
     def num_bytes(self) -> int:
-        return self._records.dataset_size or 0
+        return self.records.dataset_size or 0
 
     @property
     def fingerprint(self) -> str:
-        return self._records._fingerprint
+        return self.records._fingerprint
 
     def pieces(self, split: Split) -> Iterator[Piece]:
-        for number, record in enumerate(self._records):
+        for number, record in enumerate(self.records):
             parts = record_parts(record, self.text_field, f'{self.name} record {number}')
             if in_split('\0'.join(text for text, _ in parts), split, self.validation_fraction):
                 yield from document(parts)
@@ -169,9 +158,9 @@ def open_source(name: str, text_field: str, validation_fraction: float) -> Sourc
         return HuggingFace(name, text_field, validation_fraction)
     if name == 'stdlib':
         root = Path(sysconfig.get_paths()['stdlib'])
-        paths = _python_files(root)
+        paths = python_files(root)
     else:
-        found = _matches(name)
+        found = find_files(name)
         root = Path(os.path.commonpath([path.parent for path in found]))
         paths = [path.relative_to(root).as_posix() for path in found]
     source = Files(name, root, tuple(sorted(paths)), text_field, validation_fraction)
@@ -187,6 +176,31 @@ def in_split(identity: str, split: Split, validation_fraction: float) -> bool:
     hashed = hashlib.blake2b(identity.encode(), digest_size=8).digest()
     validates = int.from_bytes(hashed, 'big') < validation_fraction * 2**64
     return validates == (split == 'validation')
+
+
+def hash_file(path: Path) -> str:
+    """Of the content.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        with open(path, 'rb') as file:
+            return hashlib.file_digest(file, 'blake2b').hexdigest()
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}.') from None
+
+
+def parse_record(line: str | bytes, where: str) -> Any:
+    """The value of a JSON line.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too deep
+        raise UserError(f'{where} is not JSON: {error}.') from None
 
 
 def record_parts(record: Any, text_field: str, where: str) -> list[tuple[str, bool]]:
@@ -207,16 +221,18 @@ def record_parts(record: Any, text_field: str, where: str) -> list[tuple[str, bo
             f'to one of {", ".join(record) or "its fields, but it has none"}.'
         )
     for field in fields:
-        text = record[field]
-        if not isinstance(text, str):
-            raise UserError(f'{where}: {field} is a {type(text).__name__}, not a string.')
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise UserError(
-                f'{where}: {field} has half a surrogate pair, which is no character.'
-            ) from None
+        check_text(record[field], f'{where}: {field}')
     return [(record[field], counted) for field, counted in fields.items()]
+
+
+def check_text(value: Any, where: str) -> None:
+    """Raises UserError unless `value` is a string that has a UTF-8 form."""
+    if not isinstance(value, str):
+        raise UserError(f'{where} is a {type(value).__name__}, not a string.')
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f'{where} has half a surrogate pair, which is no character.') from None
 
 
 def document(parts: list[tuple[str, bool]]) -> Iterator[Piece]:
@@ -234,7 +250,7 @@ def _mark(texts: Iterator[str]) -> Iterator[Piece]:
         yield Piece(text, begins=number == 0, counted=True)
 
 
-def _python_files(root: Path) -> list[str]:
+def python_files(root: Path) -> list[str]:
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in STDLIB_SKIPPED]
@@ -244,8 +260,12 @@ def _python_files(root: Path) -> list[str]:
     return found
 
 
-def _matches(name: str) -> list[Path]:
-    """The files of a path or a glob."""
+def find_files(name: str) -> list[Path]:
+    """The files of a path or a glob.
+
+    Raises:
+        UserError: nothing there, or a folder.
+    """
     path = Path(os.path.expanduser(name)).absolute()
     if path.is_dir():
         raise UserError(f"{name} is a folder: give a glob, such as '{name.rstrip('/')}/**/*.txt'.")
@@ -253,10 +273,11 @@ def _matches(name: str) -> list[Path]:
         return [path]
     if not glob.has_magic(name):
         raise UserError(
-            f"{name} does not exist: data.path takes 'stdlib', a file, a glob, or 'hf:NAME'."
+            f"{name} does not exist: corpora are 'stdlib', a file, a glob, 'hf:NAME', and of pairs "
+            "'dates' and 'docstrings'."
         )
     found = [Path(match) for match in glob.glob(str(path), recursive=True)]
     found = [match for match in found if match.is_file()]
     if not found:
-        raise UserError(f'No file matches {name}: data.path is relative to {Path.cwd()}.')
+        raise UserError(f'No file matches {name}: paths are relative to {Path.cwd()}.')
     return found

@@ -4,8 +4,8 @@ Three kinds are made here, each lossless for any text it can encode: `bytes` (25
 (one id for each character of the corpus) and `bpe` (byte-level byte-pair encoding, Sennrich et
 al. 2016, split into words as in GPT-2). Every other `tokenizer.json` can be given by its path.
 
-One special token separates documents. Text never encodes to it, not even its own spelling: only
-the pipeline puts it between documents, and it decodes to nothing.
+One special token separates documents, and a task may need others. Text never encodes to one, not
+even its own spelling: only the pipeline puts them between documents, and they decode to nothing.
 """
 
 import json
@@ -21,6 +21,8 @@ from transformer.errors import UserError, choose
 END_OF_TEXT = '<|endoftext|>'
 # What tokenizers made elsewhere call the token that ends a text, in order of preference.
 END_TOKENS = (END_OF_TEXT, '<|end_of_text|>', '</s>', '<eos>', '[SEP]')
+MASK_TOKENS = ('[MASK]', '<mask>')  # what is in the place of a masked token
+SENTINELS = tuple(f'<extra_id_{number}>' for number in range(100))  # in the place of a span, in T5
 FILE_NAME = 'tokenizer.json'
 
 
@@ -34,6 +36,8 @@ class Tokenizer:
     Attributes:
         vocab_size: largest id + 1.
         eos_id: id of the token that begins and ends every document.
+        mask_id: id of the token that masks another; None: there is none.
+        sentinel_ids: ids of the tokens <extra_id_0>, <extra_id_1> ... that it has.
 
     Raises:
         UserError: `backend` has none of END_TOKENS.
@@ -53,6 +57,8 @@ class Tokenizer:
             )
         self.vocab_size = max(vocab.values()) + 1
         self.eos_id = vocab[end]
+        self.mask_id = next((vocab[token] for token in MASK_TOKENS if token in vocab), None)
+        self.sentinel_ids = tuple(vocab[token] for token in SENTINELS if token in vocab)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; raises as `encode_batch`."""
@@ -86,19 +92,24 @@ class Tokenizer:
         return [] if self._characters is None else sorted(set(text) - self._characters)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of `ids`; special tokens spell nothing, broken UTF-8 becomes U+FFFD.
+        """The text of `ids`; raises as `decode_batch`."""
+        return self.decode_batch([ids])[0]
+
+    def decode_batch(self, sequences: Iterable[Iterable[int]]) -> list[str]:
+        """The text of each; special tokens spell nothing, broken UTF-8 becomes U+FFFD.
 
         Raises:
             UserError: an id that is not in the vocabulary.
         """
-        ids = [int(id) for id in ids]
-        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            wrong = next(id for id in ids if not 0 <= id < self.vocab_size)
-            raise UserError(
-                f'Token {wrong} is outside the vocabulary of {self.vocab_size} tokens: is this '
-                "the model's own tokenizer?"
-            )
-        return self._backend.decode(ids, skip_special_tokens=True)
+        sequences = [[int(id) for id in ids] for ids in sequences]
+        for ids in sequences:
+            if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+                wrong = next(id for id in ids if not 0 <= id < self.vocab_size)
+                raise UserError(
+                    f'Token {wrong} is outside the vocabulary of {self.vocab_size} tokens: is this '
+                    "the model's own tokenizer?"
+                )
+        return self._backend.decode_batch(sequences, skip_special_tokens=True)
 
     def to_json(self) -> str:
         """The text of its tokenizer.json, equal for equal tokenizers."""
@@ -162,45 +173,53 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return Tokenizer(backend, str(path))
 
 
-def train_tokenizer(kind: str, texts: Iterable[str], vocab_size: int = 0) -> Tokenizer:
+def train_tokenizer(
+    kind: str, texts: Iterable[str], vocab_size: int = 0, special_tokens: Sequence[str] = ()
+) -> Tokenizer:
     """A new tokenizer of a kind in TRAINERS, made from `texts`.
 
     Args:
         kind: 'bytes', 'chars' or 'bpe'.
         texts: read once; unused by 'bytes'.
-        vocab_size: entries of 'bpe', the separator and 256 bytes included. Fewer come out when
+        vocab_size: entries of 'bpe', special tokens and 256 bytes included. Fewer come out when
             the text has no more pairs to merge.
+        special_tokens: after the separator.
 
     Raises:
         UserError: an unknown kind, or a vocab_size too small for the bytes.
     """
-    return Tokenizer(choose(TRAINERS, kind, 'data.tokenizer')(texts, vocab_size))
+    special_tokens = [END_OF_TEXT, *special_tokens]
+    return Tokenizer(choose(TRAINERS, kind, 'data.tokenizer')(texts, vocab_size, special_tokens))
 
 
-def _train_bytes(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    return _with_end(_byte_level(models.BPE(vocab=_byte_vocab(), merges=[]), split_words=False))
+def _train_bytes(texts: Iterable[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
+    backend = _byte_level(models.BPE(vocab=_byte_vocab(), merges=[]), split_words=False)
+    backend.add_special_tokens(special)
+    return backend
 
 
-def _train_chars(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
+def _train_chars(texts: Iterable[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
     vocab = {character: id for id, character in enumerate(sorted(characters))}
     backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     backend.decoder = decoders.Fuse()
-    return _with_end(backend)
+    backend.add_special_tokens(special)
+    return backend
 
 
-def _train_bpe(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
-    if vocab_size < 257:
+def _train_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
+    if vocab_size < 256 + len(special):
+        what = 'a separator' if len(special) == 1 else f'{len(special)} special tokens'
         raise UserError(
             f'data.vocab_size {vocab_size} is too small for bpe, which starts from 256 bytes and '
-            'a separator: set at least 257.'
+            f'{what}: set at least {256 + len(special)}.'
         )
     backend = _byte_level(models.BPE(), split_words=True)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -208,7 +227,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> tokenizers.Tokenizer:
     return backend
 
 
-TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
+TRAINERS: dict[str, Callable[[Iterable[str], int, list[str]], tokenizers.Tokenizer]] = {
     'bytes': _train_bytes,
     'chars': _train_chars,
     'bpe': _train_bpe,
@@ -232,11 +251,6 @@ def _byte_vocab() -> dict[str, int]:
     vocab = {character: ord(character) for character in alphabet if ord(character) < 256}
     others = sorted(set(range(256)) - set(vocab.values()))
     return vocab | dict(zip(alphabet[len(vocab) :], others, strict=True))
-
-
-def _with_end(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    backend.add_special_tokens([END_OF_TEXT])
-    return backend
 
 
 def _characters(backend: tokenizers.Tokenizer) -> set[str] | None:
