@@ -14,6 +14,7 @@ from transformer.functional.attention import (
     multi_head_attention,
     split_heads,
 )
+from transformer.functional.corruption import corrupt_spans, mask_tokens, span_lengths
 from transformer.functional.dropout import dropout, dropout_bits
 from transformer.functional.feed_forward import affine, feed_forward, gated_feed_forward
 from transformer.functional.losses import correct_predictions, cross_entropy, weighted_sum
@@ -26,6 +27,7 @@ from transformer.functional.masks import (
     window_mask,
 )
 from transformer.functional.norms import layer_norm, rms_norm
+from transformer.functional.pooling import mean_pool
 from transformer.functional.positions import (
     alibi_bias,
     alibi_slopes,
@@ -47,6 +49,7 @@ __all__ = [
     'causal_mask',
     'combine_masks',
     'correct_predictions',
+    'corrupt_spans',
     'cross_entropy',
     'dot_product_attention',
     'dropout',
@@ -57,6 +60,8 @@ __all__ = [
     'gelu_tanh',
     'layer_norm',
     'length_mask',
+    'mask_tokens',
+    'mean_pool',
     'merge_heads',
     'min_p',
     'multi_head_attention',
@@ -71,6 +76,7 @@ __all__ = [
     'segment_mask',
     'silu',
     'sinusoidal',
+    'span_lengths',
     'split_heads',
     'top_k',
     'top_p',
