@@ -17,19 +17,16 @@ matplotlib.use('Agg')
 from matplotlib import pyplot
 
 from configs import base
-from transformer.data import load_tokenizer
 from transformer.flops import training_flops_per_token
-from transformer.training.experiment import model_config
 from transformer.training.reporting import print_table, read_metrics
-from transformer.training.run_folder import read_config
+from transformer.training.run_folder import read_run
 
 
-def read_run(workdir):
+def read_evaluations(workdir):
     """Evaluations of a run as lists: training FLOPs, loss."""
-    config = read_config(workdir, base.get_config())
-    model = model_config(config, load_tokenizer(workdir).vocab_size)
-    tokens = config.data.batch_size * config.data.length
-    flops = training_flops_per_token(model, config.data.length) * tokens
+    run = read_run(workdir, base.get_config())
+    length = run.config.data.length
+    flops = training_flops_per_token(run.model, length) * run.config.data.batch_size * length
     lines = [line for line in read_metrics(workdir) if line['split'] == 'eval']
     return [line['step'] * flops for line in lines], [line['loss'] for line in lines]
 
@@ -55,7 +52,7 @@ def main():
     groups = {}
     for group in args.groups:
         name, _, folders = group.partition('=')
-        groups[name] = [read_run(pathlib.Path(folder)) for folder in folders.split(',')]
+        groups[name] = [read_evaluations(pathlib.Path(folder)) for folder in folders.split(',')]
     print_table('validation loss', [row for group in groups.items() for row in table_rows(*group)])
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout='constrained')

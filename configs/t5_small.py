@@ -14,7 +14,7 @@ from configs import base
 
 def get_config() -> ConfigDict:
     config = base.get_config()
-    config.task = 'seq2seq'
+    config.task = 'span_corruption'
 
     config.model.topology = 'encoder_decoder'
     config.model.vocab_size = 32_128
@@ -28,9 +28,9 @@ def get_config() -> ConfigDict:
     config.model.init_std = 512**-0.5  # of the relative positions
     config.model.embedding_std = 1.0
 
-    config.data.path = ()
+    config.data.path = ('hf:allenai/c4:en',)
     config.data.vocab_size = 32_100
-    config.data.length = 512
+    config.data.length = 568  # which become 512 in the encoder and 114 in the decoder
     config.data.batch_size = 128
 
     config.dropout.attention = 0.1

@@ -33,6 +33,8 @@ def config(section='', **values) -> TransformerConfig:
     """A config with some fields of the section changed, and a topology that allows them."""
     if section:
         values = {section: RopeConfig(**values)}
+    if values.get('head') == 'classifier':
+        values = {'topology': 'encoder', 'num_classes': 2, **values}
     return TransformerConfig(**{'vocab_size': 100, **values})
 
 
@@ -80,7 +82,15 @@ def test_there_are_choices():
         ({'layer_pattern': ('local', 'global')}, ['layer_pattern', 'model.window']),
         ({'layer_pattern': ('locale',)}, ['layer_pattern', "'locale'", "Did you mean 'local'?"]),
         ({'pooler': True}, ['model.pooler', "'decoder'"]),
+        ({'head': 'classifier', 'topology': 'decoder'}, ["'classifier'", "'decoder'"]),
+        ({'head': 'classifier', 'num_classes': None}, ["'classifier'", 'model.num_classes']),
+        ({'num_classes': 3}, ['model.num_classes', "'classifier'"]),
+        ({'encoder_vocab_size': 9}, ['model.encoder_vocab_size', 'share_embeddings=false']),
         ({'norm_placement': 'parallel', 'topology': 'encoder_decoder'}, ["'parallel'", 'cross']),
+        (
+            {'norm_placement': 'parallel_two', 'topology': 'encoder_decoder'},
+            ["'parallel_two'", 'cross'],
+        ),
     ],
 )
 def test_what_makes_no_model_is_refused_by_name(values, words):
@@ -98,6 +108,7 @@ def test_what_makes_no_model_is_refused_by_name(values, words):
         {'layer_pattern': ('local', 'global'), 'window': 8},
         {'pooler': True, 'topology': 'encoder'},
         {'norm_placement': 'parallel', 'topology': 'encoder'},
+        {'norm_placement': 'parallel_two', 'topology': 'encoder'},
         {'num_kv_heads': 1, 'window': 1},
         {'topology': 'encoder_decoder', 'num_encoder_layers': 1},
     ],
@@ -242,13 +253,14 @@ def changed_numbers(config):
 
 @pytest.mark.parametrize('name', RANGES)
 def test_a_number_outside_its_range_is_refused_by_name(name):
-    too_small = {'at least 0': -1, 'at least 1': 0, 'positive': 0, 'in [0, 1)': 1}
+    outside = {'at least 0': -1, 'at least 1': 0, 'positive': 0, 'in [0, 1)': 1}
+    outside |= {'in [0, 1]': 1.1, 'between 0 and 1': 0}
     expected = RANGES[name].text
-    for value in (too_small.get(expected, math.inf), math.nan, math.inf, 2**31, 1e39):
+    for value in (outside.get(expected, math.inf), math.nan, math.inf, 2**31, 1e39):
         if type(value) is int and expected == 'a number of float32':
             continue
         assert refusal(check_ranges, {name: value}).startswith(f'{name} must be ')
-    check_ranges({name: 0.5 if expected == 'in [0, 1)' else 1})
+    check_ranges({name: 0.5 if expected in ('in [0, 1)', 'between 0 and 1') else 1})
 
 
 def test_what_is_no_number_or_has_no_range_is_left_to_others():
@@ -263,6 +275,9 @@ def test_what_is_no_number_or_has_no_range_is_left_to_others():
         ({'rope': RopeConfig(low_frequency_factor=4.0)}, ['low_frequency_factor', 'less than']),
         ({'rope': RopeConfig(beta_fast=1.0)}, ['beta_slow', 'less than', 'beta_fast']),
         ({'rope': RopeConfig(scaling='ntk', fraction=1 / 32)}, ["'ntk'", 'not 2']),
+        ({'rope': RopeConfig(scaling='dynamic', fraction=1 / 32)}, ["'dynamic'", 'not 2']),
+        ({'rope': RopeConfig(attention_factor=0.0)}, ['model.rope.attention_factor']),
+        ({'position_offset': -1}, ['model.position_offset', 'at least 0']),
         ({'position': 'relative', 'relative': RelativeConfig(num_buckets=1)}, ['at least 2']),
         (
             {'position': 'relative', 'relative': RelativeConfig(max_distance=16)},

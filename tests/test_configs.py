@@ -8,8 +8,11 @@ import pytest
 
 from configs import base
 from transformer.config import transformer_config
+from transformer.errors import UserError
 from transformer.flags import field_names, load_config, override
 from transformer.flops import count_parameters
+from transformer.functional import span_lengths
+from transformer.training.objectives import check_objective
 from transformer.training.optimizers import OPTIMIZERS
 from transformer.training.schedules import SCHEDULES
 
@@ -29,7 +32,8 @@ PUBLISHED = {
 
 
 def model_of(config):
-    return transformer_config(config.model, vocab_size=config.model.vocab_size or 66)
+    classes = {'num_classes': 5} if config.model.head == 'classifier' else {}
+    return transformer_config(config.model, vocab_size=config.model.vocab_size or 66, **classes)
 
 
 def get(config, name):
@@ -44,7 +48,13 @@ def test_config_is_a_locked_base_that_makes_a_model(name):
     assert config.is_locked
     assert field_names(config) == field_names(base.get_config())
     model = model_of(config)
-    assert 1 <= config.data.length <= model.max_length
+    corruption = config.corruption
+    sizes = config.data.length, config.data.source_length or 1
+    if config.task == 'span_corruption':
+        sizes = span_lengths(config.data.length, corruption.rate, corruption.mean_span)
+    assert 1 <= min(sizes) <= max(sizes) <= model.max_length
+    if name != 'bert_base':  # whose head is that of fine-tuning
+        check_objective(config, model)
     assert config.data.batch_size % config.train.accumulation == 0
     assert config.data.tokenizer != 'bpe' or config.data.vocab_size <= (
         config.model.vocab_size or config.data.vocab_size
@@ -60,10 +70,14 @@ def test_config_states_its_command(name):
     assert f'--config=configs/{name}.py' in module.__doc__
 
 
-@pytest.mark.parametrize('name', NAMES)
+# The other has a parent for each word that it may be given.
+@pytest.mark.parametrize('name', sorted({*NAMES} - {'wmt14_en_de'}))
 def test_config_sets_only_what_differs_from_its_parent(name):
     tree = ast.parse((FOLDER / f'{name}.py').read_text())
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    assigned = [
+        node for node in statements if isinstance(node.targets[0], (ast.Name, ast.Attribute))
+    ]
     parent = next(node.value.func.value.id for node in assigned if isinstance(node.value, ast.Call))
     config = load_config(FOLDER / f'{name}.py')
     parent = load_config(FOLDER / f'{parent}.py')
@@ -76,6 +90,14 @@ def test_config_sets_only_what_differs_from_its_parent(name):
 @pytest.mark.parametrize(('name', 'count'), PUBLISHED.items())
 def test_parameter_count_is_the_published_one(name, count):
     assert count_parameters(model_of(load_config(FOLDER / f'{name}.py'))) == count
+
+
+def test_a_word_chooses_the_size_of_wmt14():
+    base, big = (load_config(f'{FOLDER / "wmt14_en_de.py"}:{size}') for size in ('base', 'big'))
+    assert (base.model.embed_dim, big.model.embed_dim) == (512, 1024)
+    assert load_config(FOLDER / 'wmt14_en_de.py').to_dict() == base.to_dict()
+    with pytest.raises(UserError, match=r"size must be one of base, big; not 'bigg'.*'big'\?"):
+        load_config(f'{FOLDER / "wmt14_en_de.py"}:bigg')
 
 
 def test_bert_pretraining_is_two_overrides_away():

@@ -11,6 +11,8 @@ from ml_collections.config_dict import placeholder
 from transformer.errors import UserError, check_choice, nearest
 from transformer.ranges import check_ranges, flat
 
+NTK = ('ntk', 'dynamic')  # scalings of RoPE's base, with an exponent d / (d - 2)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RopeConfig:
@@ -20,13 +22,14 @@ class RopeConfig:
     local_base: float | None = None  # of 'local' layers, which are then unscaled; None: as base
     fraction: float = 1.0  # of head_dim that is rotated, from the front
     layout: Literal['half', 'interleaved'] = 'half'  # a pair is (i, i + d/2) or (2i, 2i + 1)
-    scaling: Literal['none', 'linear', 'ntk', 'yarn', 'llama3'] = 'none'
+    scaling: Literal['none', 'linear', 'ntk', 'dynamic', 'yarn', 'llama3'] = 'none'
     factor: float = 1.0  # context extension
     original_length: int | None = None  # length trained before scaling; None: max_length
     low_frequency_factor: float = 1.0  # llama3
     high_frequency_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
+    attention_factor: float | None = None  # of cosines and sines; None: the scaling's own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,7 @@ class TransformerConfig:
     # Topology and size.
     topology: Literal['decoder', 'encoder', 'encoder_decoder'] = 'decoder'
     vocab_size: int  # rows of the embedding table
+    encoder_vocab_size: int | None = None  # of an encoder's own table; None: vocab_size
     num_layers: int = 6  # of the stack that makes the logits
     num_encoder_layers: int | None = None  # of an encoder_decoder's encoder; None: num_layers
     embed_dim: int = 512
@@ -60,14 +64,19 @@ class TransformerConfig:
     # Positions.
     position: Literal['none', 'sinusoidal', 'learned', 'rope', 'alibi', 'relative'] = 'rope'
     sinusoidal_layout: Literal['interleaved', 'half'] = 'interleaved'
+    position_offset: int = 0  # rows of a learned table before that of position 0 (OPT, RoBERTa)
     rope: RopeConfig = RopeConfig()
     relative: RelativeConfig = RelativeConfig()
 
     # Norms.
     norm: Literal['layernorm', 'rmsnorm'] = 'rmsnorm'
-    norm_placement: Literal['pre', 'post', 'sandwich', 'parallel', 'deepnorm'] = 'pre'
+    # parallel: attention and feed-forward read one norm (GPT-J); parallel_two: each its own.
+    norm_placement: Literal['pre', 'post', 'sandwich', 'parallel', 'parallel_two', 'deepnorm'] = (
+        'pre'
+    )
     norm_eps: float = 1e-6
     norm_bias: bool = True  # a layernorm has a bias beside its scale
+    norm_offset: float = 0.0  # added to every norm's learned scale (Gemma: 1)
     embedding_norm: bool = False  # a norm right after the embeddings (BERT, BLOOM)
     qk_norm: bool = False  # an RMS norm over each query and key head
 
@@ -91,11 +100,14 @@ class TransformerConfig:
     num_token_types: int = 0  # BERT's segment embeddings
     tie_embeddings: bool = True  # the head is the embedding table
     share_embeddings: bool = True  # an encoder_decoder has one table for both stacks
-    head: Literal['lm', 'masked_lm', 'none'] = 'lm'  # masked_lm: dense, activation, norm before
+    # masked_lm: dense, activation and norm before the table; classifier: of `pooled` features.
+    head: Literal['lm', 'masked_lm', 'classifier', 'none'] = 'lm'
+    num_classes: int | None = None  # of a classifier
     head_bias: bool = False
     logits_scale: float = 1.0
     logits_softcap: float | None = None
-    pooler: bool = False  # an encoder's tanh projection of its first token
+    pooling: Literal['first', 'mean'] = 'first'  # tokens of an encoder that make a row's vector
+    pooler: bool = False  # a tanh projection of that vector (BERT)
 
     # Initialisation: 'normal' N(0, init_std); 'gpt2' the same, residual outputs divided by
     # sqrt(2 * layers); 'fan_in' N(0, 1 / fan in); 'xavier' uniform.
@@ -140,10 +152,10 @@ class TransformerConfig:
                 f'{self.dim_per_head} dimensions of a head; '
                 'the number must be even, positive and at most that.'
             )
-        if self.position == 'rope' and self.rope.scaling == 'ntk' and self.rotary_dim < 4:
+        if self.position == 'rope' and self.rope.scaling in NTK and self.rotary_dim < 4:
             raise UserError(
-                f"model.rope.scaling 'ntk' needs at least 4 rotated dimensions of a head, not "
-                f'{self.rotary_dim}: raise model.rope.fraction or model.head_dim.'
+                f'model.rope.scaling {self.rope.scaling!r} needs at least 4 rotated dimensions of '
+                f'a head, not {self.rotary_dim}: raise model.rope.fraction or model.head_dim.'
             )
         if self.position == 'sinusoidal' and self.embed_dim % 2:
             raise UserError(
@@ -176,11 +188,24 @@ class TransformerConfig:
                 'model.num_encoder_layers is for an encoder_decoder; topology '
                 f'{self.topology!r} has model.num_layers.'
             )
-        if self.pooler and self.topology != 'encoder':
-            raise UserError(f'model.pooler is for encoders, not for topology {self.topology!r}.')
-        if self.norm_placement == 'parallel' and self.topology == 'encoder_decoder':
+        if (self.pooler or self.head == 'classifier') and self.topology != 'encoder':
+            what = 'pooler' if self.pooler else "head 'classifier'"
+            raise UserError(f'model.{what} is for encoders, not for topology {self.topology!r}.')
+        if (self.head == 'classifier') != (self.num_classes is not None):
             raise UserError(
-                "model.norm_placement 'parallel' has no place for cross-attention: choose another."
+                "model.head 'classifier' needs model.num_classes, and no other head has classes."
+            )
+        if self.encoder_vocab_size and (
+            self.topology != 'encoder_decoder' or self.share_embeddings
+        ):
+            raise UserError(
+                'model.encoder_vocab_size is for an encoder_decoder with a table for each side: '
+                'set model.share_embeddings=false.'
+            )
+        if self.norm_placement.startswith('parallel') and self.topology == 'encoder_decoder':
+            raise UserError(
+                f'model.norm_placement {self.norm_placement!r} has no place for cross-attention: '
+                'choose another.'
             )
 
     @property

@@ -121,12 +121,14 @@ def _split_overrides(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, st
 def load_config(path: str | os.PathLike) -> ConfigDict:
     """The config that `get_config()` of a Python file returns, locked.
 
-    The file may import `configs`, from wherever the script is started.
+    The file may import `configs`, from wherever the script is started. 'FILE.py:WORD' calls
+    `get_config('WORD')`.
 
     Raises:
         UserError: there is no such file, it fails, or it returns no ConfigDict.
     """
-    path = Path(path)
+    name, *words = str(path).rsplit('.py:', 1)
+    path = Path(f'{name}.py' if words else path)
     if path.suffix != '.py' or not path.is_file():
         folders = ROOT / 'configs', path.parent
         files = {file.stem: file for folder in folders for file in folder.glob('*.py')}
@@ -141,7 +143,7 @@ def load_config(path: str | os.PathLike) -> ConfigDict:
         spec.loader.exec_module(module)
         if not hasattr(module, 'get_config'):
             raise UserError('it has no function get_config().')
-        config = module.get_config()
+        config = module.get_config(*words)
         if type(config) is not ConfigDict:
             raise UserError(f'get_config() returns a {type(config).__name__}, not a ConfigDict.')
         _check_fields(config)

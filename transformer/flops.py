@@ -25,7 +25,7 @@ COMPONENTS = {
     'attention': r'attention/(query|key|value|out)/|buckets/table$',
     'feed_forward': r'feed_forward/',
     'norm': r'norm/(scale|bias)$',
-    'head': r'^(head/(?!norm)|pooler/)',
+    'head': r'^(head/(?!norm)|pooler/|classifier/)',
 }
 LONGEST = 1 << 40  # tokens; where the search for a crossing ends
 
@@ -64,14 +64,14 @@ def training_flops_per_token(model_config: TransformerConfig, length: int) -> fl
 def forward_flops_per_token(config: TransformerConfig, length: int) -> dict[str, float]:
     """FLOPs of a forward pass over rows of `length` tokens, for each token, by component.
 
-    The pooler counts nothing: it reads one token of a row. An encoder_decoder's rows have `length`
-    tokens on both sides, and a token stands for a pair of them.
+    Pooler and classifier count nothing: they read one vector of a row. An encoder_decoder's rows
+    have `length` tokens on both sides, and a token stands for a pair of them.
     """
     flops = dict.fromkeys(COMPONENTS, 0.0)
     for name, size in _sizes(config):
-        if name.endswith('kernel') and not name.startswith('pooler/'):
+        if name.endswith('kernel') and not name.startswith(('pooler/', 'classifier/')):
             flops[_component(name)] += 2 * size
-    if config.head != 'none' and config.tie_embeddings:
+    if config.head in ('lm', 'masked_lm') and config.tie_embeddings:
         flops['head'] += 2 * config.vocab_size * config.embed_dim
     flops['attention'] += attention_flops_per_token(config, length)
     return flops

@@ -18,32 +18,40 @@ AT_LEAST_0 = Range('at least 0', lambda value: value >= 0)
 AT_LEAST_1 = Range('at least 1', lambda value: value >= 1)
 POSITIVE = Range('positive', lambda value: value > 0)
 SHARE = Range('in [0, 1)', lambda value: 0 <= value < 1)
+PROPORTION = Range('in [0, 1]', lambda value: 0 <= value <= 1)
+INSIDE = Range('between 0 and 1', lambda value: 0 < value < 1)
 LARGEST = {int: 2**31 - 1, float: 3.4e38}  # what devices count and compute with: int32, float32
 
 _NAMES = {
     ANY: """
-        model.attention_scale model.embed_scale model.logits_scale
+        model.attention_scale model.embed_scale model.logits_scale model.norm_offset
         data.validation_fraction schedule.end_factor""",
     AT_LEAST_0: """
-        seed model.norm_eps model.num_token_types model.init_std model.embedding_std
-        data.seed data.vocab_size loss.z_loss loss.chunk
+        seed model.norm_eps model.position_offset model.num_token_types model.init_std
+        model.embedding_std lora.rank data.seed data.vocab_size loss.z_loss loss.chunk
         optimizer.weight_decay optimizer.eps optimizer.clip_norm optimizer.adam_factor
-        schedule.warmup_steps train.eval_every train.eval_batches train.checkpoint_every""",
+        schedule.warmup_steps train.eval_every train.eval_batches
+        train.decode_pairs train.checkpoint_every""",
     AT_LEAST_1: """
-        model.vocab_size model.num_layers model.num_encoder_layers model.embed_dim model.num_heads
+        corruption.mean_span
+        model.vocab_size model.encoder_vocab_size model.num_classes model.num_layers
+        model.num_encoder_layers model.embed_dim model.num_heads
         model.num_kv_heads model.head_dim model.mlp_dim model.max_length model.window
         model.rope.factor model.rope.original_length
         model.relative.num_buckets model.relative.max_distance
-        data.length data.batch_size schedule.decay_steps
+        data.length data.source_length data.source_vocab_size data.batch_size schedule.decay_steps
         train.steps train.accumulation train.log_every train.keep_checkpoints parallel.devices""",
     POSITIVE: """
+        lora.alpha
         model.attention_softcap model.logits_softcap model.rope.base model.rope.local_base
         model.rope.fraction model.rope.low_frequency_factor model.rope.high_frequency_factor
-        model.rope.beta_fast model.rope.beta_slow
+        model.rope.beta_fast model.rope.beta_slow model.rope.attention_factor
         optimizer.learning_rate train.peak_flops""",
     SHARE: """
         dropout.attention dropout.residual dropout.embedding loss.label_smoothing
-        optimizer.b1 optimizer.b2""",
+        optimizer.b1 optimizer.b2 train.ema_decay""",
+    PROPORTION: 'corruption.replace corruption.random',
+    INSIDE: 'corruption.rate',
 }
 RANGES = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 

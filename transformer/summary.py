@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer.config import transformer_config
+from transformer.data.tasks import TASKS
 from transformer.errors import UserError, check_choice
 from transformer.flags import load_config, override, parse, run_main
 from transformer.flops import (
@@ -112,7 +113,8 @@ def summarize(config: ConfigDict) -> dict[str, Any]:
 
 def vocab_size(config: ConfigDict) -> int:
     """`model.vocab_size`, or else the number of tokens that the config's tokenizer will have."""
-    known = {'bpe': config.data.vocab_size, 'bytes': 257}  # 256 bytes and the separator
+    special_tokens = 1 + len(TASKS[config.task].special_tokens)  # the separator is one
+    known = {'bpe': config.data.vocab_size, 'bytes': 256 + special_tokens}
     size = config.model.vocab_size or known.get(config.data.tokenizer)
     if size is None:
         raise UserError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from configs import base
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.evaluation import evaluate
+from transformer.training.evaluation import evaluate, means
 from transformer.training.experiment import load_experiment
 
 
@@ -55,7 +55,10 @@ def main(text, cache, accumulation, folder):
     with Checkpoints(pathlib.Path(folder), keep=1) as checkpoints:
         checkpoints.save(state)
     step = experiment.eval_step()
-    metrics = [evaluate(step, state.params, data.validation, parallel, rows) for rows in (8, 24)]
+    metrics = [
+        means(evaluate(step, state.params, data.validation, parallel, rows), bytes_per_token=1.0)
+        for rows in (8, 24)
+    ]
     print(json.dumps({'losses': losses, 'norms': norms(state.params), 'metrics': metrics}))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from transformer.errors import UserError
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.optimizers import check_no_decay
+from transformer.training.optimizers import check_pattern
 from transformer.training.state import TrainState
 
 
@@ -72,7 +72,23 @@ def test_a_file_in_the_place_of_the_folder(tmp_path, keep):
     assert (tmp_path / 'file').read_text() == 'mine'
 
 
-def test_no_decay_that_is_no_regular_expression():
-    check_no_decay('(scale|bias)$')
-    with pytest.raises(UserError, match=r"no_decay '\(' is no regular expression"):
-        check_no_decay('(')
+def test_what_is_no_regular_expression():
+    check_pattern('(scale|bias)$', 'optimizer.no_decay')
+    with pytest.raises(UserError, match=r"^train\.frozen '\(' is no regular expression"):
+        check_pattern('(', 'train.frozen')
+
+
+def test_an_average_is_the_mean_of_the_newest(state, tmp_path):
+    with Checkpoints(tmp_path / 'checkpoints', keep=3) as checkpoints:
+        for step in 1, 2, 3, 4:
+            params = {'w': jnp.arange(3.0) * step**2}
+            ema = {'w': jnp.full(3, float(step))}
+            checkpoints.save(state.replace(step=jnp.int32(step), params=params, ema=ema))
+    with Checkpoints(tmp_path / 'checkpoints') as checkpoints:
+        like = state.params
+        assert (checkpoints.restore_params(like)['w'] == jnp.arange(3.0) * 16).all()
+        assert (checkpoints.restore_params(like, average=2)['w'] == jnp.arange(3.0) * 12.5).all()
+        assert (checkpoints.restore_params(like, ema=True, average=3)['w'] == 3.0).all()
+        assert checkpoints.restore(state.replace(ema=like)).ema['w'].tolist() == [4.0] * 3
+        with pytest.raises(UserError, match=r'holds 3 checkpoint\(s\), too few for an average of'):
+            checkpoints.restore_params(like, average=4)

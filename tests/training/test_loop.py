@@ -12,10 +12,10 @@ from configs import base
 from transformer.data.datasets import TrainingSet
 from transformer.errors import UserError
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.evaluation import evaluate_run
 from transformer.training.experiment import load_experiment
 from transformer.training.loop import train
 from transformer.training.reporting import Progress, read_metrics
+from transformer.training.run_evaluation import evaluate_run
 from transformer.training.run_folder import read_run
 
 
@@ -128,11 +128,11 @@ def test_a_run_writes_everything_it_promises(config, tmp_path):
     assert set(by_split['train']) == common | rates
     assert by_split['train']['tokens'] == 10 * 4 * 16
 
-    metrics = evaluate_run(config, workdir)
+    metrics = evaluate_run(config, workdir).metrics
     assert metrics['step'] == 10
     assert metrics['tokens'] == load_experiment(config).data.validation.num_tokens
     config.data.batch_size = 3
-    assert evaluate_run(config, workdir) == pytest.approx(metrics, rel=1e-5)
+    assert evaluate_run(config, workdir).metrics == pytest.approx(metrics, rel=1e-5)
 
 
 def test_folder_of_another_config_is_refused_and_kept(config, tmp_path):
@@ -205,8 +205,8 @@ def test_workdir_that_is_a_file(config, tmp_path):
 def test_overrides_that_change_the_parameters_are_refused(config, tmp_path):
     config.train.steps = 2
     train(config, tmp_path / 'run')
-    read, _ = read_run(tmp_path / 'run', base.get_config(), [('data.batch_size', '3')])
-    assert read.data.batch_size == 3
+    read = read_run(tmp_path / 'run', base.get_config(), [('data.batch_size', '3')])
+    assert read.config.data.batch_size == 3
     with pytest.raises(UserError, match=r'--config\.model\.embed_dim: the parameters'):
         read_run(tmp_path / 'run', base.get_config(), [('model.embed_dim', '32')])
 

@@ -189,3 +189,19 @@ def test_ragged_bfloat16_batch_has_finite_gradients():
     model = Transformer(dataclasses.replace(CONFIG, dtype='bfloat16'))
     _, sums = run(dataclasses.replace(RECIPE, model=model))
     assert np.isfinite(sums['gradient_norm'])
+
+
+def test_moving_average_is_its_recurrence_and_skips_bad_updates():
+    state = make_state()
+    state = state.replace(ema=jax.tree.map(jnp.copy, state.params))
+    expected = state.ema
+    for n in range(3):
+        state, _ = run(batch=make_batch(n), state=state, ema_decay=0.15)
+        decay = min(0.15, (1 + n) / (10 + n))
+        expected = jax.tree.map(lambda e, p, d=decay: d * e + (1 - d) * p, expected, state.params)
+    assert_close(state.ema, expected, rtol=1e-5, atol=1e-6)
+    assert_close(state.best_params, state.ema, rtol=0)
+    poisoned = make_batch() | {'weights': np.full((4, 8), np.inf, np.float32)}
+    bad, _ = run(batch=poisoned, state=state, ema_decay=0.15)
+    assert_close(bad.ema, state.ema, rtol=0)
+    assert make_state().best_params is not None

@@ -1,6 +1,7 @@
 """Checkpoints of a run: Orbax, written in the background, atomic, whatever the device count."""
 
 import contextlib
+import functools
 import logging
 import pathlib
 from collections.abc import Iterator
@@ -61,11 +62,12 @@ class Checkpoints:
             UserError: this write or the one before it failed.
         """
         rest = {'step': state.step, 'opt_state': state.opt_state, 'bad_step': state.bad_step}
-        items = ocp.args.Composite(
-            params=ocp.args.PyTreeSave(state.params), rest=ocp.args.PyTreeSave(rest)
-        )
+        items = {'params': state.params, 'rest': rest}
+        if state.ema is not None:
+            items['ema'] = state.ema
+        args = {name: ocp.args.PyTreeSave(item) for name, item in items.items()}
         with self._writing():
-            self._manager.save(int(state.step), args=items)
+            self._manager.save(int(state.step), args=ocp.args.Composite(**args))
 
     def check_for_errors(self) -> None:
         """Raises UserError if a write in the background has failed."""
@@ -82,19 +84,41 @@ class Checkpoints:
             UserError: there is no checkpoint, or it is damaged.
         """
         rest = {'step': like.step, 'opt_state': like.opt_state, 'bad_step': like.bad_step}
-        items = ocp.args.Composite(params=_on_host(like.params), rest=_on_host(rest))
-        restored = self._read(items)
-        return TrainState(params=restored.params, **restored.rest)
+        items = {'params': like.params, 'rest': rest}
+        if like.ema is not None:
+            items['ema'] = like.ema
+        restored = self._read(self.require_step(), items)
+        return TrainState(params=restored.params, ema=restored.get('ema'), **restored.rest)
 
-    def restore_params(self, like: Any) -> Any:
-        """The newest parameters alone; see `restore`."""
-        items = ocp.args.Composite(params=_on_host(like))
-        return self._read(items).params
+    def restore_params(self, like: Any, *, ema: bool = False, average: int = 1) -> Any:
+        """Parameters to evaluate, in host memory, and nothing else of the checkpoints.
 
-    def _read(self, items: Any) -> Any:
-        step = self.require_step()
+        Args:
+            like: see `restore`.
+            ema: read the moving average that was kept beside them.
+            average: of so many of the newest checkpoints, the mean.
+
+        Raises:
+            UserError: there are fewer checkpoints, or one is damaged.
+        """
+        self.require_step()
+        steps = sorted(self._manager.all_steps())[-average:]
+        if len(steps) < average:
+            raise UserError(
+                f'{self._folder} holds {len(steps)} checkpoint(s), too few for an average of '
+                f'{average}: train with train.keep_checkpoints at least that.'
+            )
+        item = 'ema' if ema else 'params'
+        each = (self._read(step, {item: like})[item] for step in steps)  # one in memory at a time
+        if average == 1:
+            return next(each)
+        total = functools.reduce(lambda a, b: jax.tree.map(np.add, a, b), map(_float32, each))
+        return jax.tree.map(lambda leaf, one: (leaf / average).astype(one.dtype), total, like)
+
+    def _read(self, step: int, items: dict[str, Any]) -> Any:
+        args = {name: _on_host(item) for name, item in items.items()}
         try:
-            return self._manager.restore(step, args=items)
+            return self._manager.restore(step, args=ocp.args.Composite(**args))
         except Exception as error:  # of many kinds, by what is damaged
             raise UserError(
                 f'{self._folder / str(step)} cannot be read ({_first_line(error)}): move it away '
@@ -110,6 +134,10 @@ class Checkpoints:
                 f'{self._folder} cannot be written ({_first_line(error)}): make room and run '
                 'again; the checkpoints before are kept.'
             ) from error
+
+
+def _float32(params):
+    return jax.tree.map(lambda leaf: leaf.astype(np.promote_types(leaf.dtype, np.float32)), params)
 
 
 def _first_line(error: Exception) -> str:

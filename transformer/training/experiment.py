@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,18 +10,22 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer.config import TransformerConfig, transformer_config
-from transformer.data import Data, check_data, load_data
+from transformer.data import Data, Tokenizer, check_data, load_data
 from transformer.errors import UserError, check_choice
+from transformer.functional import span_lengths
 from transformer.modules import Transformer
 from transformer.ranges import check_ranges, flat
+from transformer.training.adapters import adapter_scale, add_adapters, frozen_paths
 from transformer.training.checkpoint import Checkpoints
-from transformer.training.optimizers import OPTIMIZERS, check_no_decay, make_optimizer
+from transformer.training.objectives import check_objective, make_corruption
+from transformer.training.optimizers import OPTIMIZERS, check_pattern, make_optimizer
 from transformer.training.parallel import DataParallel
 from transformer.training.schedules import SCHEDULES
 from transformer.training.state import TrainState
 from transformer.training.step import Recipe, eval_step, hyperparameters, train_step
 
 MODES = ('pmap',)
+SPELLING_TASKS = ('causal_lm', 'seq2seq')  # whose targets are every token of a text, once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,42 +59,64 @@ class Experiment:
         """Fresh parameters from `config.seed`, by the model's initializers."""
         return init_params(self.recipe.model, self.config.seed)
 
-    def initial_state(self) -> TrainState:
-        """A fresh state on every device."""
-        return self.parallel.replicate(jax.jit(self._create_state)())
+    def initial_state(self, params: Any = None) -> TrainState:
+        """A fresh state on every device, of these parameters or of initial ones."""
+        create = jax.jit(self._create_state)
+        return self.parallel.replicate(create() if params is None else create(params))
 
     def restored_state(self, checkpoints: Checkpoints) -> TrainState:
         """The state of the newest checkpoint, on every device."""
         like = jax.eval_shape(self._create_state)
         return self.parallel.replicate(checkpoints.restore(like))
 
-    def trained_params(self, checkpoints: Checkpoints) -> Any:
-        """The parameters of the newest checkpoint, on every device."""
-        like = jax.eval_shape(self.initial_params)
-        return self.parallel.replicate(checkpoints.restore_params(like))
+    def trained_params(self, checkpoints: Checkpoints, average: int = 1) -> Any:
+        """The parameters of the newest checkpoint, on every device; see `restore_params`."""
+        like = jax.eval_shape(self._create_state).params
+        return self.parallel.replicate(
+            checkpoints.restore_params(like, ema=self.keeps_ema, average=average)
+        )
 
-    def _create_state(self):
+    def bytes_per_token(self, dataset: Any) -> float | None:
+        """UTF-8 bytes that a target spells, on average; None if the task predicts no whole text."""
+        if self.config.task not in SPELLING_TASKS:
+            return None
+        return max(dataset.num_bytes, 1) / dataset.num_tokens
+
+    @property
+    def keeps_ema(self) -> bool:
+        return self.config.train.ema_decay > 0
+
+    def _create_state(self, params=None):
         recipe, hparams = self.recipe, self.hparams
         rate = hparams['learning_rate']
-        optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay)
-        return TrainState.create(self.initial_params(), optimizer)
+        optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay, recipe.frozen)
+        params = self.initial_params() if params is None else params
+        params = add_adapters(params, self.config.lora, self.config.seed)
+        return TrainState.create(params, optimizer, self.keeps_ema)
 
 
-def load_experiment(config: ConfigDict, tokenizer: Any = None) -> Experiment:
+def load_experiment(
+    config: ConfigDict,
+    tokenizer: Tokenizer | None = None,
+    source_tokenizer: Tokenizer | None = None,
+) -> Experiment:
     """Loads the data and puts the parts together; `check_config` comes before.
 
     Args:
-        tokenizer: of an earlier run; by default one is made as the config says.
+        tokenizer, source_tokenizer: of an earlier run; by default made as the config says.
 
     Raises:
         UserError: the data or the devices do not fit.
     """
-    data = load_data(config, tokenizer)
+    data = load_data(config, tokenizer, source_tokenizer)
     recipe = Recipe(
-        model=Transformer(model_config(config, data.tokenizer.vocab_size)),
+        model=Transformer(model_config(config, data.tokenizer, data.source_tokenizer, data.labels)),
+        corruption=make_corruption(config, data.tokenizer),
         optimizer=config.optimizer.name,
         schedule=config.schedule.name,
         no_decay=config.optimizer.no_decay,
+        frozen=frozen_paths(config),
+        adapter_scale=adapter_scale(config.lora),
         accumulation=config.train.accumulation,
         chunk=config.loss.chunk,
     )
@@ -109,19 +136,31 @@ def check_batch(config: ConfigDict) -> None:
         )
 
 
-def model_config(config: ConfigDict, num_tokens: int) -> TransformerConfig:
-    """The architecture for a tokenizer of `num_tokens` tokens.
+def model_config(
+    config: ConfigDict,
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer | None = None,
+    labels: Sequence[str] = (),
+) -> TransformerConfig:
+    """The architecture for the tokens and labels of the data.
 
     Raises:
-        UserError: `model.vocab_size` is smaller, or the rows do not fit the model.
+        UserError: `model.vocab_size`, `model.encoder_vocab_size` or `model.num_classes` is smaller
+            than what the data has.
     """
-    vocab_size = config.model.vocab_size or num_tokens
-    if vocab_size < num_tokens:
-        raise UserError(
-            f"model.vocab_size {vocab_size} is smaller than the tokenizer's {num_tokens} tokens: "
-            'leave it unset, or make it at least that.'
-        )
-    return transformer_config(config.model, vocab_size=vocab_size)
+    sizes = {'vocab_size': tokenizer.vocab_size}
+    if source_tokenizer is not None:
+        sizes['encoder_vocab_size'] = source_tokenizer.vocab_size
+    if labels:
+        sizes['num_classes'] = len(labels)
+    for name, size in sizes.items():
+        sizes[name] = config.model[name] or size
+        if sizes[name] < size:
+            raise UserError(
+                f'model.{name} {sizes[name]} is smaller than the {size} of the data: leave it '
+                'unset, or make it at least that.'
+            )
+    return transformer_config(config.model, **sizes)
 
 
 def init_params(model: Transformer, seed: int) -> Any:
@@ -137,19 +176,27 @@ def check_config(config: ConfigDict) -> None:
     """Raises UserError for choices and numbers that no run can have, before anything is loaded."""
     check_ranges(flat(config.to_dict()))
     check_choice(config.optimizer.name, OPTIMIZERS, 'optimizer.name')
-    check_no_decay(config.optimizer.no_decay)
+    check_pattern(config.optimizer.no_decay, 'optimizer.no_decay')
+    check_pattern(config.train.frozen, 'train.frozen')
+    check_pattern(config.lora.paths, 'lora.paths')
     check_choice(config.schedule.name, SCHEDULES, 'schedule.name')
     check_choice(config.train.on_nonfinite, ('stop', 'continue'), 'train.on_nonfinite')
     check_choice(config.parallel.mode, MODES, 'parallel.mode')
-    model = transformer_config(config.model, vocab_size=config.model.vocab_size or 1)
-    if (model.topology, model.head) != ('decoder', 'lm'):
-        raise UserError(
-            f"task {config.task} needs model.topology 'decoder' with model.head 'lm', not "
-            f'{model.topology!r} with {model.head!r}.'
-        )
-    if config.data.length > model.max_length:
-        raise UserError(
-            f'data.length {config.data.length} exceeds model.max_length {model.max_length}: '
-            'raise the one or lower the other.'
-        )
     check_data(config)
+    known = {'vocab_size': config.model.vocab_size or 1}
+    if config.data.source_tokenizer is not None:
+        known['encoder_vocab_size'] = config.model.encoder_vocab_size or 1
+    if config.model.head == 'classifier':
+        known['num_classes'] = config.model.num_classes or 1
+    model = transformer_config(config.model, **known)
+    check_objective(config, model)
+    length, source_length = config.data.length, config.data.source_length or 0
+    if config.task == 'span_corruption':  # both sides are shorter than the row they are made of
+        sizes = span_lengths(length, config.corruption.rate, config.corruption.mean_span)
+        length, source_length = max(sizes), 0
+    for name, size in (('length', length), ('source_length', source_length)):
+        if size > model.max_length:
+            raise UserError(
+                f'data.{name} {config.data[name]} makes rows of {size} tokens, which exceed '
+                f'model.max_length {model.max_length}: raise the one or lower the other.'
+            )

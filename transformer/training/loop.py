@@ -22,8 +22,16 @@ from transformer.training.experiment import (
     load_experiment,
 )
 from transformer.training.reporting import MetricsWriter, Progress, plot_curves
-from transformer.training.run_folder import check_run, read_tokenizer, write_run
+from transformer.training.run_evaluation import decoding_metrics
+from transformer.training.run_folder import (
+    check_run,
+    read_run,
+    read_source_tokenizer,
+    read_tokenizer,
+    write_run,
+)
 from transformer.training.state import TrainState
+from transformer.training.warm_start import warm_start
 
 
 def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
@@ -38,19 +46,42 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
     check_config(config)
     check_run(config, workdir)
     check_batch(config)
-    experiment = load_experiment(config, read_tokenizer(workdir))
-    write_run(config, experiment.data.tokenizer, workdir)
+    experiment = load_experiment(config, *_earlier_tokenizers(config, workdir))
+    messages = [experiment.data.describe()]
+    write_run(config, experiment.data, workdir)
     keep = config.train.keep_checkpoints
     with Checkpoints(workdir / 'checkpoints', keep) as checkpoints:
-        fresh = checkpoints.latest_step is None
-        state = experiment.initial_state() if fresh else experiment.restored_state(checkpoints)
+        if checkpoints.latest_step is not None:
+            state = experiment.restored_state(checkpoints)
+        elif config.init_from is None:
+            state = experiment.initial_state()
+        else:
+            params, message = _earlier_params(experiment)
+            state = experiment.initial_state(params)
+            messages.append(message)
         with (
             MetricsWriter(workdir, start_step=int(state.step)) as writer,
             Progress(config.train.steps, start=int(state.step)) as progress,
         ):
-            progress.message(experiment.data.describe())
+            progress.message('\n'.join(messages))
             run = Run(experiment, workdir, checkpoints, writer, progress)
             return run.until(config.train.steps, state)
+
+
+def _earlier_tokenizers(config, workdir):
+    """Those that the run, or the run that it starts from, was trained with; None: none was."""
+    tokenizer = read_tokenizer(workdir)
+    folder = workdir
+    if tokenizer is None and config.init_from is not None:
+        folder = pathlib.Path(config.init_from)
+        tokenizer = read_run(folder, config).tokenizer
+    return tokenizer, None if tokenizer is None else read_source_tokenizer(folder)
+
+
+def _earlier_params(experiment):
+    config = experiment.config
+    fresh = jax.jit(experiment.initial_params)()
+    return warm_start(fresh, experiment.model_config, pathlib.Path(config.init_from), config)
 
 
 class Run:
@@ -126,7 +157,7 @@ class Run:
         sums = jax.device_get(sums)  # waits for the device
         seconds = time.perf_counter() - started
         total = {name: sum(float(s[name]) for s in sums) for name in sums[0]}
-        metrics = means(total, self._experiment.data.train)
+        metrics = means(total, self._experiment.bytes_per_token(self._experiment.data.train))
         data = self._config.data
         rate = len(sums) * data.batch_size * data.length / seconds
         metrics |= {
@@ -141,14 +172,19 @@ class Run:
         self._check_finite(state)
 
     def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
-        metrics = evaluate(
+        experiment, config = self._experiment, self._config
+        dataset, params = experiment.data.validation, state.best_params
+        sums = evaluate(
             self._eval_step,
-            state.params,
-            self._experiment.data.validation,
-            self._experiment.parallel,
-            self._config.data.batch_size,
-            self._config.train.eval_batches,
+            params,
+            dataset,
+            experiment.parallel,
+            config.data.batch_size,
+            config.train.eval_batches,
         )
+        metrics = means(sums, experiment.bytes_per_token(dataset))
+        if config.train.decode_pairs:
+            metrics |= decoding_metrics(experiment, params, config.train.decode_pairs)
         self._writer.write(step, 'eval', metrics)
         self._progress.update(step, eval_loss=metrics['loss'])
         return metrics

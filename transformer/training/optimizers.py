@@ -15,29 +15,37 @@ from transformer.modules.axes import is_scanned, map_parameters, parameter_axes,
 
 
 def make_optimizer(
-    name: str, hparams: Mapping[str, Any], learning_rate: Any, no_decay: str
+    name: str, hparams: Mapping[str, Any], learning_rate: Any, no_decay: str, frozen: str = ''
 ) -> optax.GradientTransformation:
     """The optimizer of this name with its numbers, which may be traced, filled in.
 
     Args:
         learning_rate: of this update.
         no_decay: regular expression; parameters whose path it finds are not decayed.
+        frozen: regular expression; those whose path it finds stay as they are; '' finds none.
     """
 
     def decays(params):
         return map_parameters(lambda path, _: re.search(no_decay, path) is None, params)
 
-    return OPTIMIZERS[name](hparams, learning_rate, decays)
+    optimizer = OPTIMIZERS[name](hparams, learning_rate, decays)
+    if not frozen:
+        return optimizer
+
+    def labels(params):
+        return map_parameters(
+            lambda path, _: 'frozen' if re.search(frozen, path) else 'trained', params
+        )
+
+    return optax.partition({'trained': optimizer, 'frozen': optax.set_to_zero()}, labels)
 
 
-def check_no_decay(pattern: str) -> None:
-    """Raises UserError unless optimizer.no_decay is a regular expression."""
+def check_pattern(pattern: str, field: str) -> None:
+    """Raises UserError unless the value of a field is a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
-        raise UserError(
-            f'optimizer.no_decay {pattern!r} is no regular expression: {error}.'
-        ) from None
+        raise UserError(f'{field} {pattern!r} is no regular expression: {error}.') from None
 
 
 def clip_by_global_norm(grads: Any, limit: Any) -> tuple[Any, jax.Array]:
@@ -125,7 +133,9 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 
 def _is_hidden(path):
     """Whether a parameter is a matrix inside the layers."""
-    return path.endswith('kernel') and not path.startswith(('head/', 'pooler/'))
+    return re.search('kernel(_[ab])?$', path) and not path.startswith(
+        ('head/', 'pooler/', 'classifier/')
+    )
 
 
 def _matrix_axes(path, leaf):

@@ -1,4 +1,4 @@
-"""Data parallelism with pmap: the only file that names devices."""
+"""Batches or trials spread over devices with pmap: the only file that names devices."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -94,3 +94,81 @@ class DataParallel:
     def _pmap_devices(self):
         # Naming devices would leave out those of the other processes.
         return None if jax.process_count() > 1 else self.devices
+
+
+class TrialParallel:
+    """Runs one function for many trials: equal numbers on each device, there chunk by chunk.
+
+    Arrays of the trials are [devices, trials of a device, ...], made by `split`.
+    """
+
+    def __init__(self, trials: int, num_devices: int | None = None, chunk: int | None = None):
+        """Takes as many of this process's devices as there are trials, at most `num_devices`.
+
+        Args:
+            trials: rounded up to `slots`, so that devices and chunks divide them.
+            chunk: trials of a device that are computed side by side, by vmap; chunks follow one
+                another in a loop of one compiled body. None: all.
+
+        Raises:
+            UserError: this process has fewer devices than `num_devices`.
+        """
+        self.devices = DataParallel(num_devices).devices[:trials]
+        share = -(-trials // len(self.devices))
+        self.chunk = min(chunk or share, share)
+        self.per_device = -(-share // self.chunk) * self.chunk
+        self._mesh = Mesh(np.array(self.devices), (AXIS,))
+
+    @property
+    def slots(self) -> int:
+        """Trials that one call computes."""
+        return len(self.devices) * self.per_device
+
+    def split(self, tree: Any) -> Any:
+        """Arrays [slots, ...] as [devices, slots / devices, ...], a part on each device."""
+        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        shape = len(self.devices), self.per_device
+        parts = jax.tree.map(lambda a: np.reshape(a, (*shape, *np.shape(a)[1:])), tree)
+        return jax.device_put(parts, sharding)
+
+    def replicate(self, tree: Any) -> Any:
+        """The tree on every device, for an argument that all trials share."""
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+
+    def gather(self, tree: Any) -> Any:
+        """The inverse of `split`, in host memory."""
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.device_get(tree))
+
+    def map(
+        self, function: Callable[..., Any], in_axes: tuple[int | None, ...], donate: bool = False
+    ) -> Callable[..., Any]:
+        """`function` of a single trial over all of them.
+
+        Args:
+            in_axes: of each argument, 0: made by `split`, or None: made by `replicate`.
+            donate: the first argument is consumed.
+        """
+
+        def run(*args):
+            own = [arg for arg, axis in zip(args, in_axes, strict=True) if axis == 0]
+
+            def one(own):
+                rest = iter(own)
+                return function(
+                    *(
+                        next(rest) if axis == 0 else arg
+                        for arg, axis in zip(args, in_axes, strict=True)
+                    )
+                )
+
+            if self.chunk == self.per_device:
+                return jax.vmap(one)(own)
+            return jax.lax.map(one, own, batch_size=self.chunk if self.chunk > 1 else None)
+
+        return jax.pmap(
+            run,
+            AXIS,
+            in_axes=in_axes,
+            devices=self.devices,
+            donate_argnums=(0,) if donate else (),
+        )

@@ -210,6 +210,14 @@ def print_table(
     console.print(table)
 
 
+def print_examples(pairs: Sequence[tuple[str, str]], hypotheses: Sequence[str], count: int) -> None:
+    """Prints source, reference and hypothesis of `count` pairs, spread over all of them."""
+    count = min(count, len(pairs))
+    for i in (number * len(pairs) // count for number in range(count)):
+        source, reference = pairs[i]
+        print(f'source      {source}\nreference   {reference}\nhypothesis  {hypotheses[i]}\n')
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f'{value:.4f}' if abs(value) < 1000 else f'{value:,.0f}'

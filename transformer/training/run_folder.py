@@ -1,11 +1,15 @@
 """The folder of a run: its config and tokenizer, written once and checked on return."""
 
+import json
 import pathlib
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 from ml_collections import ConfigDict
 
-from transformer.data import Tokenizer, load_tokenizer
+from transformer.config import TransformerConfig
+from transformer.data import Data, Tokenizer, load_tokenizer
 from transformer.errors import UserError
 from transformer.flags import (
     config_differences,
@@ -14,7 +18,12 @@ from transformer.flags import (
     override,
 )
 from transformer.flops import parameter_shapes
+from transformer.training.adapters import adapter_scale, add_adapters, merge_adapters
+from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import model_config
+
+SOURCE_TOKENIZER = 'source_tokenizer.json'
+LABELS = 'labels.json'
 
 # Fields that may change when a run is resumed: none of them changes what an update computes.
 CHANGEABLE = (
@@ -22,6 +31,7 @@ CHANGEABLE = (
     'train.log_every',
     'train.eval_every',
     'train.eval_batches',
+    'train.decode_pairs',
     'train.checkpoint_every',
     'train.keep_checkpoints',
     'train.on_nonfinite',
@@ -64,16 +74,25 @@ def check_run(config: ConfigDict, workdir: pathlib.Path) -> None:
         )
 
 
-def write_run(config: ConfigDict, tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """Makes the folder and writes `config.json` and `tokenizer.json`.
+def write_run(config: ConfigDict, data: Data, workdir: pathlib.Path) -> None:
+    """Makes the folder and writes `config.json` and what the tokens and classes mean.
+
+    That is `tokenizer.json` and, where there are any, `source_tokenizer.json` and `labels.json`.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or its run has other classes.
     """
+    check_labels(data, workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         if not _is_saved(workdir):
-            tokenizer.save(workdir)
+            data.tokenizer.save(workdir)
+            if data.source_tokenizer is not None:
+                text = data.source_tokenizer.to_json()
+                (workdir / SOURCE_TOKENIZER).write_text(text, encoding='utf-8')
+            if data.labels:
+                labels = json.dumps(data.labels, ensure_ascii=False)
+                (workdir / LABELS).write_text(labels, encoding='utf-8')
         temporary = workdir / 'config.tmp'
         temporary.write_text(config_to_json(config))
         temporary.replace(workdir / 'config.json')
@@ -99,10 +118,29 @@ def read_config(workdir: pathlib.Path, template: ConfigDict) -> ConfigDict:
         raise UserError(f'{file}: {error}') from None
 
 
+def check_labels(data: Data, workdir: pathlib.Path) -> None:
+    """Raises UserError if a run was saved there whose classes are not those of the data."""
+    if _is_saved(workdir) and read_labels(workdir) != data.labels:
+        raise UserError(
+            f'{workdir} holds a run with other classes than the data has now: bring back the data '
+            'that it was trained on, or give another --workdir.'
+        )
+
+
+class TrainedRun(NamedTuple):
+    """What a run's folder says beside its parameters."""
+
+    config: ConfigDict
+    model: TransformerConfig
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer | None
+    labels: tuple[str, ...]
+
+
 def read_run(
-    workdir: pathlib.Path, template: ConfigDict, overrides: Sequence[tuple[str, str]]
-) -> tuple[ConfigDict, Tokenizer]:
-    """The config of a run, with some fields overridden, and its tokenizer.
+    workdir: pathlib.Path, template: ConfigDict, overrides: Sequence[tuple[str, str]] = ()
+) -> TrainedRun:
+    """The run in a folder, with some fields of its config overridden.
 
     Args:
         template: see `read_config`.
@@ -113,22 +151,50 @@ def read_run(
             are.
     """
     config = read_config(workdir, template)
-    tokenizer = load_tokenizer(workdir)
-    trained = model_config(config, tokenizer.vocab_size)
+    vocabularies = load_tokenizer(workdir), read_source_tokenizer(workdir), read_labels(workdir)
+    trained = model_config(config, *vocabularies)
     for name, text in overrides:
         override(config, name, text)
-    model = model_config(config, tokenizer.vocab_size)
+    model = model_config(config, *vocabularies)
     if model != trained and parameter_shapes(model) != parameter_shapes(trained):
         raise UserError(
             f'--config.{overrides[0][0]}: the parameters in {workdir} are of another shape; '
             'override only what leaves them as they are.'
         )
-    return config, tokenizer
+    return TrainedRun(config, model, *vocabularies)
+
+
+def restore_run(workdir: pathlib.Path, run: TrainedRun, average: int = 1) -> tuple[int, Any]:
+    """The step of a run's newest checkpoint and its parameters, in host memory.
+
+    Args:
+        average: of so many of the newest checkpoints, the mean of the parameters.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    config, shapes = run.config, parameter_shapes(run.model)
+    like = jax.eval_shape(lambda: add_adapters(shapes, config.lora, config.seed))
+    with Checkpoints(workdir / 'checkpoints') as checkpoints:
+        params = checkpoints.restore_params(like, ema=config.train.ema_decay > 0, average=average)
+        return checkpoints.require_step(), merge_adapters(params, adapter_scale(config.lora))
 
 
 def read_tokenizer(workdir: pathlib.Path) -> Tokenizer | None:
     """The tokenizer of the run in a folder; None before its first checkpoint."""
     return load_tokenizer(workdir) if _is_saved(workdir) else None
+
+
+def read_source_tokenizer(workdir: pathlib.Path) -> Tokenizer | None:
+    """The tokenizer of a run's sources, if they have one of their own."""
+    path = workdir / SOURCE_TOKENIZER
+    return load_tokenizer(path) if path.is_file() else None
+
+
+def read_labels(workdir: pathlib.Path) -> tuple[str, ...]:
+    """The names of a run's classes, by their index; empty if it has none."""
+    path = workdir / LABELS
+    return tuple(json.loads(path.read_text(encoding='utf-8'))) if path.is_file() else ()
 
 
 def _is_saved(workdir):

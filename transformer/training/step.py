@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,12 +12,15 @@ from ml_collections import ConfigDict
 
 from transformer.functional import correct_predictions, cross_entropy, weighted_sum
 from transformer.modules import Dropout, Transformer
+from transformer.training.adapters import merge_adapters, stop_frozen
+from transformer.training.objectives import EVALUATION
 from transformer.training.optimizers import clip_by_global_norm, make_optimizer
 from transformer.training.schedules import learning_rate
 from transformer.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Hyperparameters = Mapping[str, Any]
+CORRUPTION_SITE = 3  # of a row's key; dropout in the model has 0, 1 and 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +28,23 @@ class Recipe:
     """What is fixed when the step is compiled; all other choices are numbers in `hparams`.
 
     Attributes:
+        corruption: (batch, keys, hparams) -> batch, what the task hides; see `make_corruption`.
         optimizer, schedule: names in OPTIMIZERS and SCHEDULES.
         no_decay: regular expression of the parameter paths that are not decayed.
+        frozen: of those that are not trained; '': all are.
+        adapter_scale: of the adapters among the parameters, see `merge_adapters`.
         accumulation: micro-batches whose gradients are summed.
         chunk: tokens whose logits exist at a time, or the largest common divisor of that and of
             the batch's; 0: all.
     """
 
     model: Transformer
+    corruption: Callable[..., Batch] | None = None
     optimizer: str = 'adamw'
     schedule: str = 'cosine'
     no_decay: str = r'(scale|bias)$'
+    frozen: str = ''
+    adapter_scale: float = 0.0
     accumulation: int = 1
     chunk: int = 0
 
@@ -57,6 +66,10 @@ def hyperparameters(config: ConfigDict) -> dict[str, float]:
         'dropout_attention': config.dropout.attention,
         'dropout_residual': config.dropout.residual,
         'dropout_embedding': config.dropout.embedding,
+        'mask_rate': config.corruption.rate,
+        'mask_replace': config.corruption.replace,
+        'mask_random': config.corruption.random,
+        'ema_decay': config.train.ema_decay,
     }
 
 
@@ -83,16 +96,18 @@ def train_step(
     grads = jax.tree.map(lambda g, p: (g / total).astype(p.dtype), grads, state.params)
     grads, norm = clip_by_global_norm(grads, hparams['clip_norm'])
     rate = learning_rate(recipe.schedule, state.step, hparams)
-    optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay)
+    optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay, recipe.frozen)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
 
+    ema = average_params(state.ema, params, state.step, hparams['ema_decay'])
+
     good = jnp.isfinite(norm) & jnp.isfinite(sums['objective'])
     applied = good & (sums['weight'] > 0)  # a batch without targets changes nothing
-    params, opt_state = jax.tree.map(
+    params, opt_state, ema = jax.tree.map(
         lambda new, old: jnp.where(applied, new, old),
-        (params, opt_state),
-        (state.params, state.opt_state),
+        (params, opt_state, ema),
+        (state.params, state.opt_state, state.ema),
     )
     first_bad = ~good & (state.bad_step < 0)
     state = TrainState(
@@ -100,6 +115,7 @@ def train_step(
         params=params,
         opt_state=opt_state,
         bad_step=jnp.where(first_bad, state.step, state.bad_step),
+        ema=ema,
     )
     return state, sums | {'learning_rate': rate, 'gradient_norm': norm}
 
@@ -107,9 +123,35 @@ def train_step(
 def eval_step(
     params: Any, batch: Batch, recipe: Recipe, axis_name: str | None = None
 ) -> dict[str, jax.Array]:
-    """The sums of `loss_sums` over the global batch, without dropout, smoothing and z-loss."""
+    """The sums of `loss_sums` over the global batch, without dropout, smoothing and z-loss.
+
+    Args:
+        batch: as in `train_step`, with `row` [B], each row's number in the split, for a corruption.
+    """
+    if recipe.corruption is not None:
+        batch = corrupted(batch, row_keys(0, 0, batch['row']), EVALUATION, recipe)
     sums = loss_sums(params, batch, {'label_smoothing': 0.0, 'z_loss': 0.0}, recipe, None)[1]
     return all_sum(sums, axis_name)
+
+
+def corrupted(batch: Batch, keys: jax.Array, hparams: Hyperparameters, recipe: Recipe) -> Batch:
+    """The batch as the task shows it to the model; keys [B] are those of the rows."""
+    keys = jax.vmap(jax.random.fold_in, (0, None))(keys, CORRUPTION_SITE)
+    return recipe.corruption(batch, keys, hparams)
+
+
+def average_params(ema: Any, params: Any, step: jax.Array, decay: Any) -> Any:
+    """The exponential moving average of the parameters with those of one more step; None: none.
+
+    Early on it forgets faster, by (1 + step) / (10 + step), so that the initial parameters do not
+    stay in it.
+    """
+    if ema is None:
+        return None
+    decay = jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(
+        lambda old, new: old + (1 - decay).astype(old.dtype) * (new - old), ema, params
+    )
 
 
 def loss_sums(
@@ -125,12 +167,20 @@ def loss_sums(
         The objective's sum, and the float32 sums `objective` (with label smoothing and z-loss),
         `loss` (the plain cross-entropy in nats), `correct` and `weight`.
     """
-    model = recipe.model
+    params = merge_adapters(params, recipe.adapter_scale)
+    model, targets = recipe.model, batch['targets']
     features, _ = model.apply({'params': params}, batch, dropout, method='features')
+    reader = 'logits'
+    if model.config.head == 'classifier':
+        segment_ids = batch.get('segment_ids')
+        features = model.apply({'params': params}, features, segment_ids, dropout, method='pooled')[
+            :, None
+        ]  # [B, 1, D]
+        reader = 'class_logits'
 
     def sums(tokens):
         features, targets, weights = tokens
-        logits = model.apply({'params': params}, features, method='logits')
+        logits = model.apply({'params': params}, features, method=reader)
         smoothing, z_loss = hparams['label_smoothing'], hparams['z_loss']
         losses = cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss)
         objective, weight = weighted_sum(losses, weights)
@@ -140,9 +190,9 @@ def loss_sums(
         correct, _ = weighted_sum(correct_predictions(logits, targets), weights)
         return {'objective': objective, 'loss': plain, 'correct': correct, 'weight': weight}
 
-    tokens = (features, batch['targets'], batch['weights'])
+    tokens = (features, targets, batch['weights'])
     if recipe.chunk:
-        size = math.gcd(recipe.chunk, batch['targets'].size)
+        size = math.gcd(recipe.chunk, targets.size)
         chunks = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[2:]), tokens)
         result = jax.lax.map(jax.checkpoint(sums), chunks)
         result = jax.tree.map(lambda a: a.sum(0), result)
@@ -170,9 +220,16 @@ def _gradient_sums(state, batch, hparams, recipe, axis_name):
         rows += jax.lax.axis_index(axis_name) * local_rows
 
     def gradient(batch, rows):
-        dropout = _dropout(hparams, state.step, rows)
-        grad = jax.grad(loss_sums, has_aux=True)
-        return grad(state.params, batch, hparams, recipe, dropout)
+        keys = row_keys(hparams['seed'], state.step, rows)
+        if recipe.corruption is not None:
+            batch = corrupted(batch, keys, hparams, recipe)
+        dropout = _dropout(hparams, keys)
+
+        def objective(params):
+            trained = stop_frozen(params, recipe.frozen)
+            return loss_sums(trained, batch, hparams, recipe, dropout)
+
+        return jax.grad(objective, has_aux=True)(state.params)
 
     if recipe.accumulation == 1:
         result = gradient(batch, rows)
@@ -190,13 +247,13 @@ def _gradient_sums(state, batch, hparams, recipe, axis_name):
     return all_sum(result, axis_name)
 
 
-def _dropout(hparams, step, rows):
+def _dropout(hparams, keys):
     rates = {
         rate: hparams[f'dropout_{rate}']
         for rate in ('attention', 'residual', 'embedding')
         if not _is_zero(hparams[f'dropout_{rate}'])
     }
-    return Dropout(row_keys(hparams['seed'], step, rows), **rates) if rates else None
+    return Dropout(keys, **rates) if rates else None
 
 
 def _is_zero(value):

@@ -1,0 +1,134 @@
+"""A trained run evaluated on a whole split: the loss of its targets, and its own answers."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer.data import Pair
+from transformer.data.progress import progress
+from transformer.errors import UserError
+from transformer.training.adapters import merge_adapters
+from transformer.training.checkpoint import Checkpoints
+from transformer.training.evaluation import evaluate, means
+from transformer.training.experiment import Experiment, check_config, load_experiment
+from transformer.training.run_folder import (
+    check_labels,
+    read_source_tokenizer,
+    read_tokenizer,
+)
+from transformer.training.translation import Search, text_metrics, translate
+
+
+class Evaluation(NamedTuple):
+    """What `evaluate_run` found.
+
+    Attributes:
+        metrics: of the split.
+        pairs, hypotheses: of a seq2seq run, every pair and what was decoded from its source.
+    """
+
+    metrics: dict[str, Any]
+    pairs: list[Pair]
+    hypotheses: list[str]
+
+
+def evaluate_run(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    split: str = 'validation',
+    average: int = 1,
+    search: Search | None = None,
+) -> Evaluation:
+    """Evaluates the newest checkpoint in a run's folder on a whole split.
+
+    Args:
+        split: 'validation' or 'test'.
+        average: of so many of the newest checkpoints, the mean of the parameters.
+        search: how a seq2seq run decodes; by default greedily.
+
+    Raises:
+        UserError: there is no such checkpoint or split, or the config or data do not fit.
+    """
+    check_config(config)
+    with Checkpoints(workdir / 'checkpoints') as checkpoints:
+        step = checkpoints.require_step()
+        tokenizers = read_tokenizer(workdir), read_source_tokenizer(workdir)
+        experiment = load_experiment(config, *tokenizers)
+        check_labels(experiment.data, workdir)
+        dataset = experiment.data.validation if split == 'validation' else experiment.data.test
+        if dataset is None:
+            raise UserError(
+                'The run has no test split: set data.test_path, or data.test_source_path and '
+                'data.test_target_path.'
+            )
+        params = experiment.trained_params(checkpoints, average)
+    batch_size = config.data.batch_size
+    sums = evaluate(experiment.eval_step(), params, dataset, experiment.parallel, batch_size)
+    metrics = {'step': step} | means(sums, experiment.bytes_per_token(dataset))
+    if config.task in ('masked_lm', 'classification'):
+        metrics['constant_accuracy'] = constant_accuracy(dataset, batch_size)
+    if config.task != 'seq2seq':
+        return Evaluation(metrics, [], [])
+    pairs = dataset.pairs()
+    with progress('decoding', len(pairs)) as advance:
+        hypotheses = decode(experiment, params, pairs, search or Search(), advance)
+    references = [pair.target for pair in pairs]
+    metrics |= {'pairs': len(pairs)} | text_metrics(hypotheses, references)
+    return Evaluation(metrics, pairs, hypotheses)
+
+
+def decode(
+    experiment: Experiment,
+    params: Any,
+    pairs: list[Pair],
+    search: Search,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[str]:
+    """What a seq2seq experiment's model makes of the sources of some pairs; see `translate`."""
+    data = experiment.data
+    return translate(
+        experiment.recipe.model,
+        merge_adapters(params, experiment.recipe.adapter_scale),
+        [pair.source for pair in pairs],
+        data.tokenizer,
+        data.source_tokenizer,
+        search,
+        advance,
+    )
+
+
+def decoding_metrics(experiment: Experiment, params: Any, count: int) -> dict[str, float]:
+    """The numbers of `text_metrics` for `count` validation pairs, spread over all, read greedily.
+
+    They cost a search each, so that training looks at a part only.
+    """
+    pairs = experiment.data.validation.pairs()
+    count = min(count, len(pairs))
+    pairs = [pairs[number * len(pairs) // count] for number in range(count)]
+    search = Search(max_new_tokens=experiment.config.data.length)
+    hypotheses = decode(experiment, jax.device_get(params), pairs, search)
+    metrics = text_metrics(hypotheses, [pair.target for pair in pairs])
+    return {name: value for name, value in metrics.items() if type(value) is float}
+
+
+def constant_accuracy(dataset: Any, batch_size: int) -> float:
+    """The accuracy of the best answer that never changes: the share of the commonest target."""
+    counts = np.zeros(1)
+    for batch in dataset.evaluation_batches(batch_size):
+        more = np.bincount(batch['targets'].ravel(), batch['weights'].ravel())
+        size = max(len(counts), len(more))
+        counts = np.pad(counts, (0, size - len(counts))) + np.pad(more, (0, size - len(more)))
+    return float(counts.max() / max(counts.sum(), 1))
+
+
+def write_decoded(path: pathlib.Path, evaluation: Evaluation) -> None:
+    """Writes every source, reference and hypothesis, one JSON object a line."""
+    with open(path, 'w', encoding='utf-8') as file:
+        for pair, hypothesis in zip(evaluation.pairs, evaluation.hypotheses, strict=True):
+            record = {'source': pair.source, 'reference': pair.target, 'hypothesis': hypothesis}
+            file.write(json.dumps(record, ensure_ascii=False) + '\n')

@@ -1,0 +1,67 @@
+"""Training that starts from the parameters of an earlier run."""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer.config import TransformerConfig
+from transformer.errors import UserError
+from transformer.modules import stack_layers, unstack_layers
+from transformer.modules.axes import path_name
+from transformer.training.run_folder import read_run, restore_run
+
+
+def warm_start(
+    params: Any, model: TransformerConfig, folder: pathlib.Path, template: ConfigDict
+) -> tuple[Any, str]:
+    """Fresh parameters with those of a run in their place, wherever it has one of that name.
+
+    Scanned and looped layers are the same parameters. A parameter that the run lacks (a new head)
+    stays fresh; one that only the run has (an old head) is left out.
+
+    Args:
+        params: fresh ones of `model`.
+        folder: of the earlier run; its newest checkpoint is read.
+        template: see `read_config`.
+
+    Returns:
+        The parameters, in host memory, and a line that says what came from where.
+
+    Raises:
+        UserError: no run is there, or its parameters are of other shapes.
+    """
+    run = read_run(folder, template)
+    step, trained = restore_run(folder, run)
+    trained = _named(unstack_layers(trained, run.model))
+    fresh = _named(unstack_layers(params, model))
+    shared = fresh.keys() & trained.keys()
+    for name in sorted(shared):
+        if fresh[name].shape != trained[name].shape:
+            raise UserError(
+                f'init_from {folder}: {name} is {list(trained[name].shape)} there and '
+                f'{list(fresh[name].shape)} here: give the model its sizes.'
+            )
+    if not shared:
+        raise UserError(f'init_from {folder} has no parameter in common with the model.')
+
+    def choose(path, leaf):
+        name = path_name(path)
+        return np.asarray(trained[name], leaf.dtype) if name in trained else leaf
+
+    merged = jax.tree_util.tree_map_with_path(choose, unstack_layers(params, model))
+    if model.scan_layers:
+        merged = stack_layers(merged, model)
+    text = f'{len(shared)} parameters of {folder}, step {step}'
+    for names, what in (
+        (sorted(fresh.keys() - shared), 'fresh'),
+        (sorted(trained.keys() - shared), 'left out'),
+    ):
+        text += f'; {what}: {", ".join(names)}' if names else ''
+    return merged, text
+
+
+def _named(tree):
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
