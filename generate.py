@@ -1,102 +1,134 @@
-"""Continues text with a trained model: generate.py --workdir=DIR --prompt=TEXT"""
+"""What a trained model makes of a text.
+
+    generate.py --workdir=DIR --prompt=TEXT
+    generate.py --pretrained=FOLDER --prompt=TEXT
+
+The task of the run says what that is: causal_lm goes on with the text, seq2seq and span_corruption
+write what they learnt to make of it, masked_lm fills every [MASK] in it, and classification says
+how probable each label is.
+"""
 
 import argparse
 import functools
-import json
-import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from configs import base
 from transformer import flags
-from transformer.config import TransformerConfig
 from transformer.errors import UserError
 
 # What is slow to import is imported where it is used: --help and most refusals answer at once.
 
-EPILOG = (
-    'The text, prompt included, goes to stdout and everything else to stderr. A prompt begins a '
-    'document; the empty one leaves its first word to the model too. What a prompt gives depends '
-    'on the seed and its number, not on the prompts beside it.'
-)
-NEW_TOKENS = 200  # unless the user or the length of the model says otherwise
-STREAM_CHUNK = 8  # tokens between two writes of streamed text
-# Characters that can move a terminal's cursor or change its state.
-CONTROLS = {code: '\ufffd' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n'}
+EPILOG = """\
+What is made goes to stdout and everything else to stderr. A text that causal_lm goes on with begins
+a document; the empty one leaves its first word to the model too. A span_corruption run writes what
+stands for <extra_id_0>, <extra_id_1> ... in the text. What a prompt gives depends on the seed and
+its number, not on the prompts beside it.
+"""
+# The flags that depend on what is done, and their defaults; None is settled later.
+WRITING = {'num_samples': 1, 'max_new_tokens': None}
+DRAWING = {'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'min_p': 0.0, 'seed': 0}
+SEARCHING = {'beam_size': None, 'length_penalty': 0.6}
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=EPILOG)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add('--workdir', type=Path, required=True, metavar='DIR', help='folder of a run of train.py')
+    add('--workdir', type=Path, metavar='DIR', help='folder of a run of train.py')
+    pretrained = "instead: a model's folder of Hugging Face's transformers"
+    add('--pretrained', type=Path, metavar='FOLDER', help=pretrained)
     add('--prompt', action='append', metavar='TEXT', help='may be repeated; default: empty')
     add('--input', type=Path, metavar='FILE', help='prompts, one a line, instead of --prompt')
-    add('--jsonl', action='store_true', help='one JSON object a line: prompt, completion, ended')
-    add('--num_samples', type=int, default=1, metavar='N', help='of each prompt (default 1)')
-    new_tokens = f'default {NEW_TOKENS}, or as many as model.max_length allows'
-    add('--max_new_tokens', type=int, metavar='N', help=new_tokens)
-    temperature = "0: always the likeliest token; 1 (default): the model's own distribution"
-    add('--temperature', type=float, default=1.0, metavar='T', help=temperature)
-    add('--top_k', type=int, default=0, metavar='K', help='draw from the K likeliest; 0: off')
-    top_p = 'draw from the likeliest that together have probability P; 1: off'
-    add('--top_p', type=float, default=1.0, metavar='P', help=top_p)
-    min_p = 'draw from those with at least P times the largest probability; 0: off'
-    add('--min_p', type=float, default=0.0, metavar='P', help=min_p)
-    add('--seed', type=int, default=0, metavar='N', help='of what is drawn (default 0)')
+    add('--jsonl', action='store_true', help='one JSON object a line')
     add('--batch_size', type=int, default=16, metavar='N', help='prompts at a time (default 16)')
+    average = 'use the mean of the N newest checkpoints (default 1)'
+    add('--average', type=int, default=1, metavar='N', help=average)
+    plot = "draw the first prompt's attention (.png, .svg, .pdf)"
+    add('--plot_attention', type=Path, metavar='FILE', help=plot)
+    add('--num_samples', type=int, metavar='N', help='texts for each prompt (default 1)')
+    new_tokens = 'default 200, or as many as model.max_length allows'
+    add('--max_new_tokens', type=int, metavar='N', help=new_tokens)
+    temperature = "0: always the likeliest token (default for an encoder_decoder's tasks); 1 "
+    temperature += "(default for causal_lm): the model's own distribution"
+    add('--temperature', type=float, metavar='T', help=temperature)
+    top_k = 'draw from the K likeliest; 0 (default): off; masked_lm: show K for a mask (default 5)'
+    add('--top_k', type=int, metavar='K', help=top_k)
+    top_p = 'draw from the likeliest that together have probability P; 1 (default): off'
+    add('--top_p', type=float, metavar='P', help=top_p)
+    min_p = 'draw from those with at least P times the largest probability; 0 (default): off'
+    add('--min_p', type=float, metavar='P', help=min_p)
+    add('--seed', type=int, metavar='N', help='of what is drawn (default 0)')
+    beams = 'draw nothing, search with so many beams; num_samples are then the best ones found'
+    add('--beam_size', type=int, metavar='N', help=beams)
+    penalty = 'exponent of the length penalty of a search (default 0.6); more: longer texts'
+    add('--length_penalty', type=float, metavar='ALPHA', help=penalty)
     return parser
 
 
 def main(argv: Sequence[str]) -> None:
     args, overrides = flags.parse(make_parser(), argv)
     check_numbers(args)
-    texts = [text for text in read_prompts(args) for _ in range(args.num_samples)]
+    texts = read_prompts(args)
 
-    import jax
+    from transformer.decoding.command import ACTIONS, write
 
-    from transformer.decoding import check_prompts, check_sampling, generate, stream, unrolled
-    from transformer.modules import Transformer
-    from transformer.training.experiment import model_config
-    from transformer.training.run_folder import read_run
+    run = read_model(args, overrides)
+    settle_flags(args, run.config.task)
+    act = ACTIONS.get(run.config.task, write)
+    shown = act(args, run, texts, functools.partial(restore_model, args, run))
+    if args.plot_attention is not None:
+        from transformer.decoding.attention_maps import plot_attention
 
-    sampling = {name: getattr(args, name) for name in ('temperature', 'top_k', 'top_p', 'min_p')}
-    check_sampling(**sampling)
-    config, tokenizer = read_run(args.workdir, base.get_config(), overrides)
-    model = model_config(config, tokenizer.vocab_size)
-    # Every document that the model has read begins with this token.
-    prompts = [[tokenizer.eos_id, *ids] for ids in tokenizer.encode_batch(texts)]
-    max_new_tokens = args.max_new_tokens
-    if max_new_tokens is None:
-        room = model.max_length - max(map(len, prompts))
-        max_new_tokens = min(NEW_TOKENS, max(room, 1))
-    check_prompts(model, prompts, max_new_tokens)
-    model, params = unrolled(Transformer(model), restore_params(args.workdir, model))
-
-    options = sampling | {
-        'max_new_tokens': max_new_tokens,
-        'key': jax.random.key(args.seed),
-        'eos_id': tokenizer.eos_id,
-        'vocab_limit': tokenizer.vocab_size,
-    }
-    clock = Clock()
-    if len(texts) == 1 and not args.jsonl:
-        run = functools.partial(stream, model, params, chunk=STREAM_CHUNK, **options)
-        print_stream(run, tokenizer, prompts[0], clock)
-    else:
-        run = functools.partial(generate, model, params, **options)
-        print_all(run, tokenizer, texts, prompts, clock, args)
-    print(clock.report(), file=sys.stderr)
+        plot_attention(
+            shown.model,
+            shown.params,
+            run.tokenizer,
+            shown.tokens,
+            args.plot_attention,
+            shown.source,
+            run.source_tokenizer,
+        )
 
 
 def check_numbers(args: argparse.Namespace) -> None:
     """Raises UserError for numbers that are not about the model."""
-    for name in 'num_samples', 'batch_size':
-        if getattr(args, name) < 1:
-            raise UserError(f'{name} must be at least 1, not {getattr(args, name)}.')
-    if not 0 <= args.seed < 2**32:
+    for name in 'num_samples', 'batch_size', 'average':
+        number = getattr(args, name)
+        if number is not None and number < 1:
+            raise UserError(f'{name} must be at least 1, not {number}.')
+    if args.seed is not None and not 0 <= args.seed < 2**32:
         raise UserError(f'seed must be in 0 to 2^32 - 1, not {args.seed}.')
+    if args.beam_size is not None and args.temperature:
+        raise UserError(
+            f'--beam_size searches and --temperature={args.temperature:g} draws: give one of them.'
+        )
+
+
+def settle_flags(args: argparse.Namespace, task: str) -> None:
+    """Gives flags that were not given their defaults for what is to be done.
+
+    Raises:
+        UserError: a flag was given that says nothing about it.
+    """
+    where = f'for a run of task {task}'
+    if task == 'masked_lm':
+        defaults = {'top_k': 5}
+    elif task == 'classification':
+        defaults = {}
+    elif args.beam_size is not None:
+        where = 'with --beam_size'
+        defaults = WRITING | SEARCHING | {'temperature': 0.0}
+    else:
+        where = 'without --beam_size'
+        defaults = WRITING | DRAWING | ({} if task == 'causal_lm' else {'temperature': 0.0})
+    for name in WRITING | DRAWING | SEARCHING:
+        if getattr(args, name) is None:
+            setattr(args, name, defaults.get(name))
+        elif name not in defaults:
+            raise UserError(f'--{name} says nothing {where}: leave it out.')
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
@@ -120,79 +152,32 @@ def read_prompts(args: argparse.Namespace) -> list[str]:
     return text.removesuffix('\n').split('\n')
 
 
-def restore_params(workdir: Path, model: TransformerConfig) -> Any:
-    """The parameters of the newest checkpoint of a run; nothing else of it is read."""
-    from transformer.flops import parameter_shapes
-    from transformer.training.checkpoint import Checkpoints
+def read_model(args: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> Any:
+    """The `TrainedRun` of the flags."""
+    from transformer.training.pretrained import pretrained_run
+    from transformer.training.run_folder import read_run
 
-    with Checkpoints(workdir / 'checkpoints') as checkpoints:
-        return checkpoints.restore_params(parameter_shapes(model))
-
-
-def print_stream(run: Callable[..., Any], tokenizer: Any, prompt: list[int], clock: 'Clock'):
-    """Prints the prompt at once and then, whole characters only, what is added to it."""
-    from transformer.data import StreamDecoder
-
-    decoder = StreamDecoder(tokenizer)
-
-    def show_tokens(ids: Iterable[int]):
-        show(''.join(map(decoder.step, ids)))
-
-    show_tokens(prompt)
-    for (new,) in run([prompt]):
-        show_tokens(new)
-        clock.add(len(new))
-    show(decoder.flush() + '\n')
+    if (args.workdir is None) == (args.pretrained is None):
+        raise UserError('Say whose model it is: --workdir=DIR or --pretrained=FOLDER, one of them.')
+    if args.pretrained is None:
+        return read_run(args.workdir, base.get_config(), overrides)
+    if overrides:
+        raise UserError(f'--config.{overrides[0][0]}: a published model is as it is; leave it out.')
+    return pretrained_run(args.pretrained, base.get_config())
 
 
-def print_all(
-    run: Callable[..., list[list[int]]],
-    tokenizer: Any,
-    texts: list[str],
-    prompts: list[list[int]],
-    clock: 'Clock',
-    args: argparse.Namespace,
-):
-    """Prints prompts with their continuations in order, batch after batch."""
-    for start in range(0, len(prompts), args.batch_size):
-        rows = run(prompts[start : start + args.batch_size], first_row=start)
-        clock.add(sum(map(len, rows)))
-        for i, row in enumerate(rows, start):
-            text = tokenizer.decode([*prompts[i], *row])
-            if args.jsonl:
-                completion = text[len(tokenizer.decode(prompts[i])) :]
-                ended = row[-1] == tokenizer.eos_id
-                result = {'prompt': texts[i], 'completion': completion, 'ended': ended}
-                show(json.dumps(result, ensure_ascii=False) + '\n')
-            else:
-                show(f'=== {i + 1} of {len(prompts)} ===\n{text}\n')
+def restore_model(args: argparse.Namespace, run: Any) -> tuple[Any, Any]:
+    """The model of a run as decoding runs it, and its parameters."""
+    from transformer.decoding import unrolled
+    from transformer.interop import load_pretrained
+    from transformer.modules import Transformer
+    from transformer.training.run_folder import restore_run
 
-
-def show(text: str) -> None:
-    """Writes to stdout as it is, or, to a terminal, without what a terminal would obey."""
-    if sys.stdout.isatty():
-        text = text.translate(CONTROLS)
-    print(text, end='', flush=True)
-
-
-class Clock:
-    """Counts new tokens, and times those after the first ones, with which programs compile."""
-
-    def __init__(self):
-        self._started = time.perf_counter()
-        self._made: list[tuple[int, float]] = []  # tokens, and the time at which they came
-
-    def add(self, tokens: int) -> None:
-        self._made.append((tokens, time.perf_counter()))
-
-    def report(self) -> str:
-        total = sum(tokens for tokens, _ in self._made)
-        (first, first_time), (_, last_time) = self._made[0], self._made[-1]
-        text = f'{total} new tokens in {last_time - self._started:.1f} s'
-        if len(self._made) > 1:
-            speed = (total - first) / (last_time - first_time)
-            text += f', after the first {first} at {speed:.0f} tokens/s'
-        return text
+    if args.pretrained is not None:
+        _, params, _ = load_pretrained(args.pretrained)
+    else:
+        _, params = restore_run(args.workdir, run, args.average)
+    return unrolled(Transformer(run.model), params)
 
 
 if __name__ == '__main__':

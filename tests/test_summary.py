@@ -198,7 +198,7 @@ def test_a_billion_parameters_are_summarised_without_allocating_them():
     assert summary['memory_bytes']['activations'] == by_remat['full'] * 32 * 2048
     for name in *by_component, 'memory_bytes':
         parts = summary[name]
-        assert parts.pop('total') == sum(parts.values()) > 1e7
+        assert parts.pop('total') == sum(parts.values()) > 1e6
     for name in by_component:
         assert summary[name].keys() == COMPONENTS.keys()
     assert summary['memory_bytes']['parameters'] == 4 * 6_738_415_616

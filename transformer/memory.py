@@ -71,7 +71,7 @@ def tree_bytes(shapes: Any) -> int:
 def _residuals(config, model, rows):
     """(component, bytes) of every array that the backward pass of a step over `rows` reads."""
     hparams = hyperparameters(config)
-    # However many rows a chunk of logits has, the backward pass computes it again.
+    # However many rows a chunk of logits has, none of them is kept.
     recipe = Recipe(Transformer(model), chunk=min(config.loss.chunk, 1))
     rates = {name: rate for name, rate in config.dropout.items() if rate}
     function = _features_sum if model.head == 'none' else loss_sums

@@ -31,7 +31,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize('placement', [*EXPECTED, 'parallel'])
+@pytest.mark.parametrize('placement', [*EXPECTED, 'parallel', 'parallel_two'])
 def test_norms_stand_where_the_papers_put_them(placement):
     config = dataclasses.replace(CONFIG, norm_placement=placement, norm_eps=1e-3)
     block = Block(config, 'decoder', 'global')
@@ -51,6 +51,9 @@ def test_norms_stand_where_the_papers_put_them(placement):
     if placement == 'parallel':
         normed = norm('layer_norm')(x)
         expected = x + attend(normed) + bound.feed_forward(normed)
+    elif placement == 'parallel_two':
+        fed = bound.feed_forward(norm('feed_forward_norm')(x))
+        expected = x + attend(norm('self_attention_norm')(x)) + fed
     else:
         expected, alpha = x, 2**0.25  # table 1 of the DeepNorm paper for one decoder layer
         sublayers = {'self_attention': attend, 'feed_forward': bound.feed_forward}

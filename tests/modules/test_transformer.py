@@ -34,7 +34,7 @@ BASE = TransformerConfig(
 )
 TOKENS = np.array([[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8, 1, 8]])
 BATCH = {'tokens': TOKENS, 'encoder_tokens': np.array([[5, 6, 7], [8, 9, 10]])}
-PLACEMENTS = ('pre', 'post', 'sandwich', 'parallel', 'deepnorm')
+PLACEMENTS = ('pre', 'post', 'sandwich', 'parallel', 'parallel_two', 'deepnorm')
 POSITIONS = ('none', 'sinusoidal', 'learned', 'rope', 'alibi', 'relative')
 
 
@@ -80,7 +80,7 @@ def gradients(model, params, target):
 @pytest.mark.parametrize('topology', ['decoder', 'encoder', 'encoder_decoder'])
 def test_topologies_and_norm_placements(topology, placement):
     """Shapes, causality or its absence by gradient, and a gradient for every parameter."""
-    if (topology, placement) == ('encoder_decoder', 'parallel'):
+    if topology == 'encoder_decoder' and placement.startswith('parallel'):
         with pytest.raises(UserError, match='cross-attention'):
             make(topology=topology, norm_placement=placement)
         return
@@ -268,6 +268,61 @@ def test_local_rope_base_concerns_local_layers_only():
     plain, _ = make()
     assert np.abs(apply(model, params, BATCH) - apply(other, params, BATCH)).max() > 1e-4
     np.testing.assert_array_equal(apply(plain, params, BATCH), apply(all_global, params, BATCH))
+
+
+def test_position_offset_leaves_rows_before_position_0():
+    model, params = make(position='learned', position_offset=3)
+    table = params['decoder']['position']['embedding']['table']
+    assert table.shape == (19, 12)
+    plain, _ = make(position='learned')
+    rest = {**params['decoder'], 'position': {'embedding': {'table': table[3:]}}}
+    expected = apply(plain, params | {'decoder': rest}, BATCH)
+    np.testing.assert_array_equal(apply(model, params, BATCH), expected)
+
+
+@pytest.mark.parametrize('norm', ['rmsnorm', 'layernorm'])
+def test_norm_offset_is_added_to_every_scale(norm):
+    """Fresh scales and their offset make 1, also for the norms of queries and keys."""
+    model, params = make(norm=norm, qk_norm=True, norm_offset=1.0)
+    plain, _ = make(norm=norm, qk_norm=True)
+
+    def shifted(name, leaf):
+        return leaf + 1 if name.endswith('scale') else leaf
+
+    expected = apply(plain, map_parameters(shifted, params), BATCH)
+    np.testing.assert_allclose(apply(model, params, BATCH), expected, atol=1e-6)
+    fresh = jax.jit(model.init)(jax.random.key(0), BATCH)['params']
+    map_parameters(lambda name, leaf: assert_zero_scale(name, leaf), fresh)
+
+
+def assert_zero_scale(name, leaf):
+    if name.endswith('scale'):
+        np.testing.assert_array_equal(leaf, 0)
+
+
+def test_dynamic_rope_grows_with_each_row():
+    """Up to original_length nothing changes; beyond it, a row of n is NTK scaled for n tokens."""
+    dynamic = RopeConfig(scaling='dynamic', factor=3.0, original_length=5)
+    model, params = make(rope=dynamic)
+    plain, _ = make()
+    short = {'tokens': TOKENS[:, :5]}
+    np.testing.assert_allclose(apply(model, params, short), apply(plain, params, short), atol=1e-6)
+    ntk, _ = make(rope=RopeConfig(scaling='ntk', factor=3.0 * 8 / 5 - 2))
+    np.testing.assert_allclose(apply(model, params, BATCH), apply(ntk, params, BATCH), atol=1e-5)
+    lengths = {
+        'segment_ids': np.array([[1] * 8, [1] * 5 + [0] * 3]),
+        'positions': np.array([[*range(8)], [0, 1, 2, 3, 4, 0, 0, 0]]),
+    }
+    both = apply(model, params, BATCH | lengths)
+    np.testing.assert_allclose(both[0], apply(ntk, params, BATCH)[0], atol=1e-5)
+    np.testing.assert_allclose(both[1, :5], apply(plain, params, BATCH)[1, :5], atol=1e-5)
+
+
+def test_attention_factor_sharpens_as_a_scale_of_the_logits():
+    model, params = make(rope=RopeConfig(scaling='linear', attention_factor=1.5))
+    scaled, _ = make(attention_scale=1.5**2 * 4**-0.5)
+    expected = apply(scaled, params, BATCH)
+    np.testing.assert_allclose(apply(model, params, BATCH), expected, atol=1e-5)
 
 
 def test_every_parameter_is_in_the_axes_table():

@@ -1,5 +1,6 @@
 """Runs of every kind evaluated from their folder: what is counted, decoded and written."""
 
+import copy
 import json
 
 import numpy as np
@@ -106,9 +107,9 @@ def test_the_script_prints_and_writes(folder, seq2seq, capsys):
 
 
 def test_a_test_split_that_no_field_names(folder, seq2seq):
-    config = seq2seq.copy_and_resolve_references()
+    config = copy.deepcopy(seq2seq)
     config.data.test_path = ()
-    with pytest.raises(UserError, match=r'no test split: set data\.test_path'):
+    with pytest.raises(UserError, match=r'[Tt]here is no test split: set data\.test_path'):
         evaluate_run(config, folder / 'seq2seq', 'test')
 
 

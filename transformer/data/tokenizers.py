@@ -11,6 +11,7 @@ even its own spelling: only the pipeline puts them between documents, and they d
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -86,6 +87,16 @@ class Tokenizer:
             ) from None
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    @cached_property
+    def template(self) -> tuple[list[int], list[int]]:
+        """Special tokens that the tokenizer.json puts before and after a text; ours puts none."""
+        plain = self._backend.encode('a', add_special_tokens=False).ids
+        whole = self._backend.encode('a', add_special_tokens=True).ids
+        first = next(
+            (i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), len(whole)
+        )
+        return whole[:first], whole[first + len(plain) :]
 
     def unknown_characters(self, text: str) -> list[str]:
         """Characters of `text` that a `chars` vocabulary lacks, sorted; else empty."""

@@ -1,7 +1,6 @@
 """Generating text from prompts: checks, batches padded to buckets, and tokens back by chunks."""
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import TransformerConfig
-from transformer.decoding.loop import CHUNK, decode, prefill
+from transformer.decoding.checks import check_prompts, check_sampling
+from transformer.decoding.loop import CHUNK, State, decode, encode, prefill
+from transformer.decoding.padding import bucket, padded
 from transformer.errors import UserError
 from transformer.modules import Transformer, unstack_layers
-
-SMALLEST_BUCKET = 16
 
 
 def generate(
@@ -43,6 +41,7 @@ def stream(
     model: Transformer,
     params: Any,
     prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None = None,
     *,
     max_new_tokens: int,
     key: jax.Array | None = None,
@@ -57,15 +56,17 @@ def stream(
 ) -> Iterator[list[list[int]]]:
     """Continues prompts, all together, and yields the new tokens as they are made.
 
-    Prompts and cache are padded to buckets of length, a power of two each. A compiled program
-    serves all prompts of its buckets and all values of temperature, top_k, top_p and min_p but
+    Prompts, sources and cache are padded to buckets of length, a power of two each. A compiled
+    program serves all rows of its buckets and all values of temperature, top_k, top_p and min_p but
     those that turn the option off.
 
     Args:
-        model: a decoder with a language-model head.
+        model: a decoder or an encoder_decoder, with a language-model head.
         params: its parameters. A caller of many times passes model and parameters through
             `unrolled` once, which is else done by each call.
         prompts: token ids, at least one a prompt: that of the token which begins a document.
+        sources: of an encoder_decoder, and of no other: what the encoder reads for each prompt,
+            token ids with the one that ends a document. They are encoded once.
         max_new_tokens: for each prompt.
         key: of the randomness; only greedy decoding needs none. What a row draws is a function of
             the key, of its number (`first_row` + index) and of the tokens before.
@@ -85,18 +86,14 @@ def stream(
         UserError: at the call, before any work: see `check_sampling` and `check_prompts`.
     """
     check_sampling(temperature, top_k, top_p, min_p)
-    check_prompts(model.config, prompts, max_new_tokens)
+    check_prompts(model.config, prompts, max_new_tokens, sources)
     if temperature > 0 and key is None:
         raise UserError(f'temperature {temperature} draws tokens: give a key, or temperature 0.')
     if not 1 <= chunk <= CHUNK:
         raise UserError(f'chunk must be in 1 to {CHUNK}, not {chunk}.')
 
     model, params = unrolled(model, params)
-    longest = max(map(len, prompts))
-    size = _bucket(longest + max_new_tokens, model.config.max_length)
-    tokens, lengths = _padded([prompt[:-1] for prompt in prompts], size)
-    newest = np.array([prompt[-1] for prompt in prompts], np.int32)
-    state = prefill(params, tokens, lengths, newest, config=model.config, size=size)
+    state = start(model, params, prompts, sources, max_new_tokens)
     rows = np.arange(first_row, first_row + len(prompts), dtype=np.int32)
 
     draw = {'key': None, 'options': None}
@@ -116,6 +113,24 @@ def stream(
         )
 
     return _chunks(state, advance, max_new_tokens, eos_id, chunk)
+
+
+def start(
+    model: Transformer,
+    params: Any,
+    prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None,
+    max_new_tokens: int,
+) -> State:
+    """The state before the first new token of checked rows; the model is `unrolled`."""
+    config = model.config
+    memory = None
+    if sources is not None:
+        memory = encode(params, *padded(sources, config.max_length), config=config)
+    size = bucket(max(map(len, prompts)) + max_new_tokens, config.max_length)
+    tokens, lengths = padded([prompt[:-1] for prompt in prompts], size)
+    newest = np.array([prompt[-1] for prompt in prompts], np.int32)
+    return prefill(params, tokens, lengths, newest, memory, config=config, size=size)
 
 
 def _chunks(state, advance, max_new_tokens, eos_id, chunk) -> Iterator[list[list[int]]]:
@@ -156,54 +171,6 @@ def unrolled(model: Transformer, params: Any) -> tuple[Transformer, Any]:
     return model, jax.tree.map(narrow, params)
 
 
-def check_sampling(temperature: float, top_k: int, top_p: float, min_p: float) -> None:
-    """Raises UserError for options of the draw that mean nothing."""
-    _check('temperature', temperature, 0 <= temperature < math.inf, 'finite and at least 0')
-    _check('top_k', top_k, top_k >= 0, 'at least 0 (0: off)')
-    _check('top_p', top_p, 0 < top_p <= 1, 'in (0, 1] (1: off)')
-    _check('min_p', min_p, 0 <= min_p <= 1, 'in [0, 1] (0: off)')
-
-
-def check_prompts(
-    config: TransformerConfig, prompts: Sequence[Sequence[int]], max_new_tokens: int
-) -> None:
-    """Raises UserError unless the model can read the prompts and has room for the new tokens."""
-    if (config.topology, config.head) != ('decoder', 'lm'):
-        raise UserError(
-            f"Text is generated by a model of topology 'decoder' with head 'lm', not by "
-            f'{config.topology!r} with {config.head!r}.'
-        )
-    _check('max_new_tokens', max_new_tokens, max_new_tokens >= 1, 'at least 1')
-    if not prompts:
-        raise UserError('There is no prompt: give at least one.')
-    for number, prompt in enumerate(prompts, 1):
-        if not prompt:
-            raise UserError(f'Prompt {number} has no token: begin it with the end-of-text token.')
-        if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
-            wrong = next(id for id in prompt if not 0 <= id < config.vocab_size)
-            raise UserError(
-                f'Prompt {number} has token {wrong}, outside the model vocabulary of '
-                f'{config.vocab_size}: encode it with the tokenizer of the model.'
-            )
-        room = config.max_length - len(prompt)
-        if room < max_new_tokens:
-            way_out = (
-                f'lower max_new_tokens to {room}'
-                if room > 0
-                else f'shorten the prompt to {config.max_length - 1}'
-            )
-            raise UserError(
-                f'Prompt {number} has {len(prompt)} tokens, its first one included; with '
-                f'{max_new_tokens} new ones they exceed model.max_length {config.max_length}: '
-                f'{way_out}.'
-            )
-
-
-def _check(name, value, valid, expected):
-    if not valid:
-        raise UserError(f'{name} must be {expected}, not {value}.')
-
-
 def _draw_options(
     temperature: float, top_k: int, top_p: float, min_p: float
 ) -> dict[str, np.generic]:
@@ -216,17 +183,3 @@ def _draw_options(
     if min_p > 0:
         options['min_p'] = np.float32(min_p)
     return options
-
-
-def _padded(prompts: Sequence[Sequence[int]], limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """The prompts as [B, P] int32, padded on the right, and their lengths [B] int32."""
-    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    tokens = np.zeros((len(prompts), _bucket(int(lengths.max()), limit)), np.int32)
-    for row, prompt in zip(tokens, prompts, strict=True):
-        row[: len(prompt)] = prompt
-    return tokens, lengths
-
-
-def _bucket(length: int, limit: int) -> int:
-    """A power of two that is at least `length`, or `limit` if that is less."""
-    return min(max(SMALLEST_BUCKET, 1 << (length - 1).bit_length()), limit)

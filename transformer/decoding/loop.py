@@ -1,4 +1,4 @@
-"""The programs of decoding that run on the device: the prefill, and a loop over new tokens."""
+"""The programs of decoding that run on the device: encoder, prefill, a loop over new tokens."""
 
 import functools
 from typing import Any
@@ -9,7 +9,7 @@ from flax import struct
 
 from transformer.config import TransformerConfig
 from transformer.functional import sample
-from transformer.modules import LayerCache, Transformer, init_cache
+from transformer.modules import LayerCache, Memory, Transformer, init_cache
 
 CHUNK = 64  # new tokens of a row that one call of `decode` makes at most
 
@@ -24,6 +24,7 @@ class State:
         position: [B] int32, its index in the row.
         count: int32 scalar, tokens made so far in each row that has not ended.
         ended: [B] bool, True from a row's end of text on; nothing of that row changes any more.
+        memory: what the encoder of an encoder_decoder made of the sources; it never changes.
     """
 
     cache: tuple[LayerCache, ...]
@@ -31,6 +32,26 @@ class State:
     position: jax.Array
     count: jax.Array
     ended: jax.Array
+    memory: Memory | None = None
+
+
+@functools.partial(jax.jit, static_argnames='config')
+def encode(
+    params: Any, tokens: jax.Array, lengths: jax.Array, *, config: TransformerConfig
+) -> Memory:
+    """The memory of sources [B, S] int32, padded on the right, of the lengths [B] int32."""
+    batch = {'encoder_tokens': tokens} | layout(tokens, lengths, 'encoder_')
+    return Transformer(config).apply({'params': params}, batch, method='encode_memory')
+
+
+def layout(tokens: jax.Array, lengths: jax.Array, prefix: str = '') -> dict[str, jax.Array]:
+    """Positions and segment ids [B, T] of rows padded on the right, as a batch has them."""
+    index = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    valid = index < lengths[:, None]  # [B, T]
+    return {
+        f'{prefix}positions': jnp.where(valid, index, 0),
+        f'{prefix}segment_ids': valid.astype(jnp.int32),
+    }
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'size'))
@@ -39,6 +60,7 @@ def prefill(
     tokens: jax.Array,
     lengths: jax.Array,
     newest: jax.Array,
+    memory: Memory | None = None,
     *,
     config: TransformerConfig,
     size: int,
@@ -53,25 +75,21 @@ def prefill(
         tokens: [B, P] int32, prompts without their last token, padded on the right.
         lengths: [B] int32, of each row without the padding.
         newest: [B] int32, the last token of each prompt.
+        memory: of an encoder_decoder, from `encode`.
         size: slots of the cache, at least P.
     """
-    B, P = tokens.shape
-    index = jnp.arange(P, dtype=jnp.int32)
-    valid = index < lengths[:, None]  # [B, P]
-    batch = {
-        'tokens': tokens,
-        'positions': jnp.where(valid, index, 0),
-        'segment_ids': valid.astype(jnp.int32),
-    }
+    B, _ = tokens.shape
+    batch = {'tokens': tokens} | layout(tokens, lengths)
     cache = init_cache(config, B, size)
     model = Transformer(config)
-    _, cache = model.apply({'params': params}, batch, cache=cache, method='features')
+    _, cache = model.apply({'params': params}, batch, cache=cache, memory=memory, method='features')
     return State(
         cache=cache,
         token=newest,
         position=lengths,
         count=jnp.zeros((), jnp.int32),
         ended=jnp.zeros(B, bool),
+        memory=memory,
     )
 
 
@@ -114,7 +132,7 @@ def decode(
         logits = logits[:, :vocab_limit]
         token = choose_tokens(logits, key, rows, state.count, options)  # [B]
         token = jnp.where(state.ended, eos_id, token)
-        new = State(
+        new = state.replace(
             cache=cache,
             token=token,
             position=jnp.where(state.ended, state.position, state.position + 1),
@@ -138,7 +156,9 @@ def next_logits(
         'positions': state.position[:, None],
         'segment_ids': (~state.ended).astype(jnp.int32)[:, None],
     }
-    features, cache = model.apply({'params': params}, batch, cache=state.cache, method='features')
+    features, cache = model.apply(
+        {'params': params}, batch, cache=state.cache, memory=state.memory, method='features'
+    )
     logits = model.apply({'params': params}, features, method='logits')  # [B, 1, V]
     return logits[:, 0], cache
 

@@ -14,6 +14,7 @@ from transformer.functional.attention import (
     multi_head_attention,
     split_heads,
 )
+from transformer.functional.chunking import sum_over_chunks
 from transformer.functional.corruption import corrupt_spans, mask_tokens, span_lengths
 from transformer.functional.dropout import dropout, dropout_bits
 from transformer.functional.feed_forward import affine, feed_forward, gated_feed_forward
@@ -78,6 +79,7 @@ __all__ = [
     'sinusoidal',
     'span_lengths',
     'split_heads',
+    'sum_over_chunks',
     'top_k',
     'top_p',
     'weighted_sum',

@@ -27,6 +27,8 @@ PARAMETER_AXES = (
     (r'head/bias', (), ('vocab',)),
     (r'(head/transform|pooler)/kernel', ('embed',), ('embed_out',)),
     (r'(head/transform|pooler)/bias', (), ('embed_out',)),
+    (r'classifier/kernel', ('embed',), ('classes',)),
+    (r'classifier/bias', (), ('classes',)),
 )
 
 
@@ -43,9 +45,15 @@ def is_scanned(name: str) -> bool:
 def parameter_axes(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(contracted, produced) axis names of a parameter, without the leading one of scanned layers.
 
+    Of an adapter's `kernel_a` and `kernel_b`, whose product has the kernel's axes, too.
+
     Raises:
         ValueError: no row of the table matches; a new parameter needs one.
     """
+    if name.endswith('/kernel_a'):
+        return parameter_axes(name.removesuffix('_a'))[0], ('rank',)
+    if name.endswith('/kernel_b'):
+        return ('rank',), parameter_axes(name.removesuffix('_b'))[1]
     for pattern, contracted, produced in PARAMETER_AXES:
         if re.search(f'{pattern}$', name):
             return contracted, produced

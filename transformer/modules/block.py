@@ -81,6 +81,9 @@ class Block(nn.Module):
 
         if self.config.norm_placement == 'parallel':
             return self._residual('layer', x, lambda x: attend(x) + feed(x)), cache
+        if self.config.norm_placement == 'parallel_two':
+            fed = feed(self.feed_forward_norm(x))
+            return self._residual('self_attention', x, attend) + fed, cache
         x = self._residual('self_attention', x, attend)
         if self.has_cross:
             x = self._residual('cross_attention', x, attend_memory)
@@ -93,12 +96,12 @@ class Block(nn.Module):
     def _residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], Any]) -> jax.Array:
         """The one place that knows where the norms of a sublayer stand.
 
-        pre and parallel (Xiong et al. 2020; Wang and Komatsuzaki 2021), post (Vaswani et al. 2017),
-        sandwich (Ding et al. 2021), deepnorm (Wang et al. 2022).
+        pre and parallel (Xiong et al. 2020; Wang and Komatsuzaki 2021), parallel_two (Black et al.
+        2022), post (Vaswani et al. 2017), sandwich (Ding et al. 2021), deepnorm (Wang et al. 2022).
         """
         placement = self.config.norm_placement
         norm = getattr(self, f'{name}_norm')
-        if placement in ('pre', 'parallel'):
+        if placement in ('pre', 'parallel', 'parallel_two'):
             return x + sublayer(norm(x))
         if placement == 'sandwich':
             return x + getattr(self, f'{name}_post_norm')(sublayer(norm(x)))

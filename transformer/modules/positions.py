@@ -4,6 +4,8 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from transformer.config import TransformerConfig
@@ -57,17 +59,18 @@ class Learned(Position):
 
     def setup(self):
         config = self.config
-        self.embedding = Table(config, config.max_length, config.embed_dim, config.init_std)
+        rows = config.max_length + config.position_offset
+        self.embedding = Table(config, rows, config.embed_dim, config.init_std)
 
     def add(self, x, positions):
         length, rows = positions.shape[1], self.config.max_length
         if length > rows:
             raise ValueError(f'{length} tokens in a row exceed the {rows} learned positions.')
-        return x + self.embedding()[positions]
+        return x + self.embedding()[positions + self.config.position_offset]
 
 
 class Rope(Position):
-    """Su et al. 2021; the scalings of Llama 3.1 and YaRN."""
+    """Su et al. 2021; the scalings are those of `rope_frequencies`, and dynamic NTK."""
 
     @staticmethod
     def rotate(config, kind, x, positions):
@@ -75,20 +78,42 @@ class Rope(Position):
         base, scaling = rope.base, rope.scaling
         if kind == 'local' and rope.local_base is not None:
             base, scaling = rope.local_base, 'none'
+        original_length = rope.original_length or config.max_length
         frequencies, attention_factor = rope_frequencies(
             config.rotary_dim,
             base=base,
-            scaling=scaling,
+            scaling='none' if scaling == 'dynamic' else scaling,
             factor=rope.factor,
-            original_length=rope.original_length or config.max_length,
+            original_length=original_length,
             low_frequency_factor=rope.low_frequency_factor,
             high_frequency_factor=rope.high_frequency_factor,
             beta_fast=rope.beta_fast,
             beta_slow=rope.beta_slow,
         )
-        return apply_rope(
-            x, positions, frequencies, layout=rope.layout, attention_factor=attention_factor
+        if scaling != 'none' and rope.attention_factor is not None:
+            attention_factor = rope.attention_factor
+        rotate = functools.partial(
+            apply_rope, layout=rope.layout, attention_factor=attention_factor
         )
+        if scaling == 'dynamic':
+            frequencies = dynamic_ntk(frequencies, positions, rope.factor, original_length)
+            return jax.vmap(rotate)(x, positions, frequencies)
+        return rotate(x, positions, frequencies)
+
+
+def dynamic_ntk(
+    frequencies: np.ndarray, positions: jax.Array, factor: float, original_length: int
+) -> jax.Array:
+    """Frequencies [B, D/2] of NTK scaling that grows with the rows (emozilla 2023).
+
+    A row of n tokens, n > original_length, has the base multiplied by s^(D / (D - 2)),
+    s = factor n / original_length - (factor - 1), which changes `frequencies` [D/2] so that the
+    slowest pair is divided by s. Keys that were cached keep the rotation of their time.
+    """
+    length = jnp.maximum(positions.max(axis=-1, keepdims=True) + 1, original_length)  # [B, 1]
+    stretch = factor * length / original_length - (factor - 1)
+    pairs = len(frequencies)
+    return frequencies * stretch ** (-np.arange(pairs) / (pairs - 1))
 
 
 class Alibi(Position):

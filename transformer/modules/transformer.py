@@ -9,13 +9,14 @@ from flax import linen as nn
 from flax import struct
 
 from transformer.config import TransformerConfig
-from transformer.functional import ACTIVATIONS, affine
+from transformer.functional import ACTIVATIONS, affine, mean_pool
 from transformer.modules.cache import LayerCache
-from transformer.modules.context import Context, Dropout
+from transformer.modules.context import Context, Dropout, drop
 from transformer.modules.stack import Stack
 from transformer.modules.weights import Table, Weights, make_norm
 
 Batch = Mapping[str, jax.Array]
+POOLED_SITE = 2  # of dropout; the stacks are 0 and 1
 
 
 @struct.dataclass
@@ -81,7 +82,8 @@ class Transformer(nn.Module):
             std = config.embed_dim**-0.5
         self.embedding = Table(config, config.vocab_size, config.embed_dim, std)
         if config.topology == 'encoder_decoder' and not config.share_embeddings:
-            self.encoder_embedding = Table(config, config.vocab_size, config.embed_dim, std)
+            rows = config.encoder_vocab_size or config.vocab_size
+            self.encoder_embedding = Table(config, rows, config.embed_dim, std)
         if config.num_token_types:
             self.token_types = Table(
                 config, config.num_token_types, config.embed_dim, config.init_std
@@ -90,15 +92,19 @@ class Transformer(nn.Module):
             self.encoder = Stack(config, 'encoder')
         if config.topology != 'encoder':
             self.decoder = Stack(config, 'decoder')
-        if config.head != 'none':
+        width = (config.embed_dim,)
+        if config.head in ('lm', 'masked_lm'):
             self.head = Head(config)
         if config.pooler:
-            width = (config.embed_dim,)
             self.pooler = Weights(config, width, width, True)
+        if config.head == 'classifier':
+            self.classifier = Weights(config, width, (config.num_classes,), True)
 
     def __call__(self, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
-        """Logits [B, T, V], or features [B, T, D] if the head is 'none'."""
+        """Logits [B, T, V]; of a classifier [B, C]; features [B, T, D] if the head is 'none'."""
         features, _ = self.features(batch, dropout)
+        if self.config.head == 'classifier':
+            return self.class_logits(self.pooled(features, batch.get('segment_ids'), dropout))
         if self.config.pooler and self.is_initializing():
             self.pooled(features)
         return features if self.config.head == 'none' else self.logits(features)
@@ -156,10 +162,30 @@ class Transformer(nn.Module):
             self.decoder.project_memory(self.encode(batch)), batch.get('encoder_segment_ids')
         )
 
-    def pooled(self, features: jax.Array) -> jax.Array:
-        """BERT's pooled output [B, D]: tanh of a projection of the first token's features."""
-        kernel, bias = self.pooler()
-        return jnp.tanh(affine(features[:, 0], kernel, bias))
+    def pooled(
+        self,
+        features: jax.Array,
+        segment_ids: jax.Array | None = None,
+        dropout: Dropout | None = None,
+    ) -> jax.Array:
+        """One vector [B, D] for each row of an encoder's features [B, T, D].
+
+        The first token's features or, with `config.pooling` 'mean', their mean over the tokens
+        whose segment is not 0 (Reimers and Gurevych 2019); then BERT's projection and tanh, if
+        there is a `config.pooler`.
+        """
+        if self.config.pooling == 'first':
+            x = features[:, 0]
+        else:
+            x = mean_pool(features, None if segment_ids is None else segment_ids > 0)
+        if self.config.pooler:
+            x = jnp.tanh(affine(x, *self.pooler()))
+        return drop(x, dropout, 'residual', POOLED_SITE)
+
+    def class_logits(self, pooled: jax.Array) -> jax.Array:
+        """Float32 logits [..., C] of pooled features [..., D]."""
+        dtype = jnp.promote_types(pooled.dtype, jnp.float32)
+        return affine(pooled, *self.classifier(), dtype=dtype)
 
     def _embed(self, table, tokens, token_types=None):
         x = table()[tokens]  # [B, T, D]

@@ -74,6 +74,20 @@ class Table(nn.Module):
         return jnp.asarray(table, self.config.dtype)
 
 
+def norm_scale(norm: nn.Module, shape: tuple[int, ...]) -> jax.Array:
+    """The factor of a norm, 1 at first: its parameter `scale` plus `config.norm_offset`.
+
+    With an offset of 1, weight decay and low precision concern the difference from 1 (Gemma).
+    """
+    config = norm.config
+    init = nn.initializers.constant(1 - config.norm_offset)
+    scale = norm.param('scale', init, shape, jnp.dtype(config.param_dtype))
+    if config.norm_offset:
+        scale = jnp.asarray(scale, jnp.promote_types(scale.dtype, jnp.float32))
+        scale += config.norm_offset
+    return scale
+
+
 class LayerNorm(nn.Module):
     """`layer_norm` over the last axis with a learned scale and, by config, a bias."""
 
@@ -81,10 +95,9 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        dtype = jnp.dtype(self.config.param_dtype)
-        scale = self.param('scale', nn.initializers.ones, x.shape[-1:], dtype)
-        bias = None
+        scale, bias = norm_scale(self, x.shape[-1:]), None
         if self.config.norm_bias:
+            dtype = jnp.dtype(self.config.param_dtype)
             bias = self.param('bias', nn.initializers.zeros, x.shape[-1:], dtype)
         return layer_norm(x, scale, bias, eps=self.config.norm_eps)
 
@@ -96,9 +109,7 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        dtype = jnp.dtype(self.config.param_dtype)
-        scale = self.param('scale', nn.initializers.ones, x.shape[-1:], dtype)
-        return rms_norm(x, scale, eps=self.config.norm_eps)
+        return rms_norm(x, norm_scale(self, x.shape[-1:]), eps=self.config.norm_eps)
 
 
 NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm}

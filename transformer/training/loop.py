@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer.errors import UserError
 from transformer.flops import peak_flops, training_flops_per_token
+from transformer.interop import read_pretrained
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate, means
 from transformer.training.experiment import (
@@ -20,6 +21,11 @@ from transformer.training.experiment import (
     check_batch,
     check_config,
     load_experiment,
+)
+from transformer.training.pretrained import (
+    adopt_architecture,
+    is_pretrained,
+    require_tokenizer,
 )
 from transformer.training.reporting import MetricsWriter, Progress, plot_curves
 from transformer.training.run_evaluation import decoding_metrics
@@ -43,6 +49,8 @@ def train(config: ConfigDict, workdir: pathlib.Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config or data, or an update that was not finite.
     """
+    if config.init_from is not None and is_pretrained(config.init_from):
+        config = adopt_architecture(config, config.init_from)
     check_config(config)
     check_run(config, workdir)
     check_batch(config)
@@ -74,7 +82,10 @@ def _earlier_tokenizers(config, workdir):
     folder = workdir
     if tokenizer is None and config.init_from is not None:
         folder = pathlib.Path(config.init_from)
-        tokenizer = read_run(folder, config).tokenizer
+        if is_pretrained(folder):
+            tokenizer = require_tokenizer(read_pretrained(folder)[1], folder)
+        else:
+            tokenizer = read_run(folder, config).tokenizer
     return tokenizer, None if tokenizer is None else read_source_tokenizer(folder)
 
 

@@ -1,5 +1,7 @@
 """Batches or trials spread over devices with pmap: the only file that names devices."""
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -94,6 +96,17 @@ class DataParallel:
     def _pmap_devices(self):
         # Naming devices would leave out those of the other processes.
         return None if jax.process_count() > 1 else self.devices
+
+
+def make_cores_devices() -> None:
+    """Makes each CPU core a device of its own, where CPUs are the devices of this process.
+
+    For programs that run side by side; one program uses all cores anyway. Nothing happens once JAX
+    has found its devices, or if XLA_FLAGS sets their number.
+    """
+    if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+        with contextlib.suppress(RuntimeError):
+            jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
 
 
 class TrialParallel:

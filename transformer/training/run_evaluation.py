@@ -12,10 +12,17 @@ from ml_collections import ConfigDict
 from transformer.data import Pair
 from transformer.data.progress import progress
 from transformer.errors import UserError
+from transformer.interop import load_pretrained
 from transformer.training.adapters import merge_adapters
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate, means
 from transformer.training.experiment import Experiment, check_config, load_experiment
+from transformer.training.pretrained import (
+    COMPUTING,
+    adopt_architecture,
+    pretrained_run,
+    require_tokenizer,
+)
 from transformer.training.run_folder import (
     check_labels,
     read_source_tokenizer,
@@ -60,19 +67,62 @@ def evaluate_run(
         tokenizers = read_tokenizer(workdir), read_source_tokenizer(workdir)
         experiment = load_experiment(config, *tokenizers)
         check_labels(experiment.data, workdir)
-        dataset = experiment.data.validation if split == 'validation' else experiment.data.test
-        if dataset is None:
-            raise UserError(
-                'The run has no test split: set data.test_path, or data.test_source_path and '
-                'data.test_target_path.'
-            )
+        check_split(experiment, split)
         params = experiment.trained_params(checkpoints, average)
-    batch_size = config.data.batch_size
+    evaluation = evaluate_split(experiment, params, split, search)
+    return evaluation._replace(metrics={'step': step} | evaluation.metrics)
+
+
+def evaluate_pretrained(
+    config: ConfigDict,
+    folder: pathlib.Path,
+    split: str = 'validation',
+    search: Search | None = None,
+) -> Evaluation:
+    """Evaluates a published model on a whole split of the data of a config.
+
+    Args:
+        folder: of Hugging Face's `transformers`.
+        split, search: as of `evaluate_run`.
+
+    Raises:
+        UserError: as `load_pretrained` and `evaluate_run`.
+    """
+    config = adopt_architecture(config, folder, COMPUTING)
+    check_config(config)
+    computing = {name: config.model[name] for name in ('scan_layers', 'dtype', 'param_dtype')}
+    _, params, tokenizer = load_pretrained(folder, **computing)
+    experiment = load_experiment(config, require_tokenizer(tokenizer, folder))
+    check_split(experiment, split)
+    start_id = pretrained_run(folder, config).start_id
+    if config.task == 'seq2seq' and start_id not in (None, experiment.data.tokenizer.eos_id):
+        raise UserError(
+            f'The targets of {folder} begin with token {start_id}, and those of a split with its '
+            'end-of-text token: fine-tune it with init_from first.'
+        )
+    return evaluate_split(experiment, experiment.parallel.replicate(params), split, search)
+
+
+def check_split(experiment: Experiment, split: str) -> None:
+    """Raises UserError if the experiment's data has no such split."""
+    if split == 'test' and experiment.data.test is None:
+        raise UserError(
+            'There is no test split: set data.test_path, or data.test_source_path and '
+            'data.test_target_path.'
+        )
+
+
+def evaluate_split(
+    experiment: Experiment, params: Any, split: str, search: Search | None
+) -> Evaluation:
+    """The loss on a split and, of a seq2seq experiment, its own answers; see `evaluate_run`."""
+    dataset = getattr(experiment.data, split)
+    task, batch_size = experiment.config.task, experiment.config.data.batch_size
     sums = evaluate(experiment.eval_step(), params, dataset, experiment.parallel, batch_size)
-    metrics = {'step': step} | means(sums, experiment.bytes_per_token(dataset))
-    if config.task in ('masked_lm', 'classification'):
+    metrics = means(sums, experiment.bytes_per_token(dataset))
+    if task in ('masked_lm', 'classification'):
         metrics['constant_accuracy'] = constant_accuracy(dataset, batch_size)
-    if config.task != 'seq2seq':
+    if task != 'seq2seq':
         return Evaluation(metrics, [], [])
     pairs = dataset.pairs()
     with progress('decoding', len(pairs)) as advance:

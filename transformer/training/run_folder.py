@@ -135,6 +135,7 @@ class TrainedRun(NamedTuple):
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer | None
     labels: tuple[str, ...]
+    start_id: int | None = None  # that begins a target; None: the end-of-text token
 
 
 def read_run(

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from transformer.functional import correct_predictions, cross_entropy, weighted_sum
+from transformer.functional import (
+    correct_predictions,
+    cross_entropy,
+    sum_over_chunks,
+    weighted_sum,
+)
 from transformer.modules import Dropout, Transformer
 from transformer.training.adapters import merge_adapters, stop_frozen
 from transformer.training.objectives import EVALUATION
@@ -20,6 +25,7 @@ from transformer.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Hyperparameters = Mapping[str, Any]
+HEADS = 'embedding', 'head', 'classifier'  # the parameters that make logits of features
 CORRUPTION_SITE = 3  # of a row's key; dropout in the model has 0, 1 and 2
 
 
@@ -173,32 +179,34 @@ def loss_sums(
     reader = 'logits'
     if model.config.head == 'classifier':
         segment_ids = batch.get('segment_ids')
-        features = model.apply({'params': params}, features, segment_ids, dropout, method='pooled')[
-            :, None
-        ]  # [B, 1, D]
+        features = model.apply({'params': params}, features, segment_ids, dropout, method='pooled')
         reader = 'class_logits'
 
-    def sums(tokens):
-        features, targets, weights = tokens
-        logits = model.apply({'params': params}, features, method=reader)
-        smoothing, z_loss = hparams['label_smoothing'], hparams['z_loss']
-        losses = cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss)
-        objective, weight = weighted_sum(losses, weights)
-        plain = objective
-        if not _is_zero(smoothing) or not _is_zero(z_loss):
-            plain, _ = weighted_sum(cross_entropy(jax.lax.stop_gradient(logits), targets), weights)
-        correct, _ = weighted_sum(correct_predictions(logits, targets), weights)
-        return {'objective': objective, 'loss': plain, 'correct': correct, 'weight': weight}
+    numbers = {name: hparams[name] for name in ('label_smoothing', 'z_loss')}
+    traced = {name: value for name, value in numbers.items() if isinstance(value, jax.Array)}
 
-    tokens = (features, targets, batch['weights'])
+    def sums(head, features, labels, traced):
+        logits = model.apply({'params': head}, features, method=reader)
+        return _logit_sums(logits, *labels, **(numbers | traced))
+
+    head = {name: params[name] for name in HEADS if name in params}
+    features = features.reshape(-1, features.shape[-1])  # [B T, D]
+    labels = targets.reshape(-1), batch['weights'].reshape(-1)
     if recipe.chunk:
         size = math.gcd(recipe.chunk, targets.size)
-        chunks = jax.tree.map(lambda a: a.reshape(-1, size, *a.shape[2:]), tokens)
-        result = jax.lax.map(jax.checkpoint(sums), chunks)
-        result = jax.tree.map(lambda a: a.sum(0), result)
-    else:
-        result = sums(tokens)
-    return result['objective'], result
+        return sum_over_chunks(sums, size, head, features, labels, traced)
+    return sums(head, features, labels, traced)
+
+
+def _logit_sums(logits, targets, weights, label_smoothing, z_loss):
+    """The objective and the sums of `loss_sums` over some tokens, of logits [N, V]."""
+    losses = cross_entropy(logits, targets, label_smoothing=label_smoothing, z_loss=z_loss)
+    objective, weight = weighted_sum(losses, weights)
+    plain = objective
+    if not _is_zero(label_smoothing) or not _is_zero(z_loss):
+        plain, _ = weighted_sum(cross_entropy(jax.lax.stop_gradient(logits), targets), weights)
+    correct, _ = weighted_sum(correct_predictions(logits, targets), weights)
+    return objective, {'objective': objective, 'loss': plain, 'correct': correct, 'weight': weight}
 
 
 def row_keys(seed: Any, step: jax.Array, rows: jax.Array) -> jax.Array:

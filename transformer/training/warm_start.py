@@ -1,4 +1,4 @@
-"""Training that starts from the parameters of an earlier run."""
+"""Training that starts from the parameters of an earlier run or of a published model."""
 
 import pathlib
 from typing import Any
@@ -9,8 +9,10 @@ from ml_collections import ConfigDict
 
 from transformer.config import TransformerConfig
 from transformer.errors import UserError
+from transformer.interop import load_pretrained
 from transformer.modules import stack_layers, unstack_layers
 from transformer.modules.axes import path_name
+from transformer.training.pretrained import is_pretrained
 from transformer.training.run_folder import read_run, restore_run
 
 
@@ -24,7 +26,7 @@ def warm_start(
 
     Args:
         params: fresh ones of `model`.
-        folder: of the earlier run; its newest checkpoint is read.
+        folder: of the earlier run, whose newest checkpoint is read, or of a published model.
         template: see `read_config`.
 
     Returns:
@@ -33,9 +35,14 @@ def warm_start(
     Raises:
         UserError: no run is there, or its parameters are of other shapes.
     """
-    run = read_run(folder, template)
-    step, trained = restore_run(folder, run)
-    trained = _named(unstack_layers(trained, run.model))
+    if is_pretrained(folder):
+        _, trained, _ = load_pretrained(folder, param_dtype=model.param_dtype)
+        origin = str(folder)
+    else:
+        run = read_run(folder, template)
+        step, trained = restore_run(folder, run)
+        trained, origin = unstack_layers(trained, run.model), f'{folder}, step {step}'
+    trained = _named(trained)
     fresh = _named(unstack_layers(params, model))
     shared = fresh.keys() & trained.keys()
     for name in sorted(shared):
@@ -54,7 +61,7 @@ def warm_start(
     merged = jax.tree_util.tree_map_with_path(choose, unstack_layers(params, model))
     if model.scan_layers:
         merged = stack_layers(merged, model)
-    text = f'{len(shared)} parameters of {folder}, step {step}'
+    text = f'{len(shared)} parameters of {origin}'
     for names, what in (
         (sorted(fresh.keys() - shared), 'fresh'),
         (sorted(trained.keys() - shared), 'left out'),
