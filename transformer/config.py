@@ -84,7 +84,7 @@ class TransformerConfig:
     attention_bias: Literal['none', 'qkv', 'all'] = 'none'  # which projections have a bias
     attention_scale: float | None = None  # of the logits; None: head_dim^-0.5
     attention_softcap: float | None = None  # c * tanh(logits / c)
-    attention_implementation: Literal['auto', 'xla'] = 'auto'
+    attention_implementation: Literal['auto', 'xla', 'blockwise'] = 'auto'
     window: int | None = None  # keys a 'local' layer sees, the query's own included
     # Kinds of successive layers, repeated: 'global' or 'local'. Empty: all 'local' if there is a
     # window, else all 'global'.

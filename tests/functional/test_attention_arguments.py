@@ -173,7 +173,10 @@ BAD = {
     'no dropout key': ({'dropout_rate': 0.1}, 'needs a key'),
     'dropout rate': ({'dropout_rate': 2.0, 'dropout_key': KEYS}, 'between 0 and 1, not 2.0'),
     'dropout keys': ({'dropout_rate': 0.1, 'dropout_key': KEYS[:1]}, 'one for each of 2 rows'),
-    'implementation': ({'implementation': 'flash'}, "must be one of xla, or None; not 'flash'"),
+    'implementation': (
+        {'implementation': 'flash'},
+        "must be one of blockwise, xla, or None; not 'flash'",
+    ),
 }
 
 

@@ -23,6 +23,7 @@ from transformer.functional.attention_arguments import (
     dropped_weights,
     masked_logits,
 )
+from transformer.functional.blockwise import blockwise_attention
 
 
 def dot_product_attention(
@@ -73,7 +74,9 @@ def dot_product_attention(
         key_value_seq_lengths: int [B]; keys from this index on are masked out.
         local_window_size: (left, right), attend only to keys at most `left` positions before and
             `right` after the query; one int stands for both. None: to all.
-        implementation: a name in IMPLEMENTATIONS; None: the best one for these arguments.
+        implementation: 'xla', with all logits in memory; 'blockwise', in memory linear in T and S
+            (but for dense biases and masks), which hands over to 'xla' where weights are
+            returned, and whose gradient has no gradient in reverse mode; None: the faster one.
         return_residual: also return the logsumexp of each query's logits, sinks included, with no
             gradient; MASKED (-2.4e38) for a query that may attend to nothing.
         softcap: c; the scaled logits become c tanh(logits / c) (Gemma Team 2024).
@@ -104,6 +107,7 @@ def dot_product_attention(
     bias_fn, bias_params = bias if isinstance(bias, tuple) else (None, None)
     positions = checked_pair('positions', query_positions, key_value_positions, B, T, S)
     segment_ids = checked_pair('segment_ids', query_segment_ids, key_value_segment_ids, B, T, S)
+    indices = [jnp.arange(length, dtype=jnp.int32) for length in (T, S)]
     lengths = query_seq_lengths, key_value_seq_lengths
     segment_ids = cut_to_lengths(segment_ids, lengths, B, T, S)
     arguments = AttentionArguments(
@@ -118,20 +122,26 @@ def dot_product_attention(
         mask=checked_mask(mask, (B, N, T, S)),
         is_causal=is_causal,
         window=checked_window(local_window_size),
-        query_positions=positions[0],
-        key_positions=positions[1],
+        query_positions=indices[0] if positions[0] is None else positions[0],
+        key_positions=indices[1] if positions[1] is None else positions[1],
         query_segment_ids=segment_ids[0],
         key_segment_ids=segment_ids[1],
         sinks=checked_sinks(sinks, N),
         dropout_rate=dropout_rate,
         dropout_words=checked_dropout_words(dropout_rate, dropout_key, B, batched),
+        rows=jnp.arange(B, dtype=jnp.int32),
+        heads=jnp.arange(N, dtype=jnp.int32),
+        query_indices=indices[0],
+        key_indices=indices[1],
     )
     if implementation not in (None, *IMPLEMENTATIONS):
         names = ', '.join(sorted(IMPLEMENTATIONS))
         raise ValueError(f'implementation must be one of {names}, or None; not {implementation!r}.')
-    attend = IMPLEMENTATIONS[implementation or 'xla']
-    output, residual, weights = attend(arguments, return_weights)
-    results = (output, *[residual] * return_residual, *[weights] * return_weights)
+    if return_weights or T * S == 0:
+        implementation = 'xla'  # the only one that has the weights, or takes no keys
+    attend = IMPLEMENTATIONS[implementation or best_implementation(B, N, T, S)]
+    output, residual, *weights = attend(arguments)
+    results = (output, *[residual] * return_residual, *weights[:return_weights])
     results = results if batched else tuple(x[0] for x in results)
     return results if len(results) > 1 else results[0]
 
@@ -200,13 +210,11 @@ def merge_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array
     return merged if b is None else merged + b
 
 
-def xla_attention(
-    arguments: AttentionArguments, return_weights: bool
-) -> tuple[Array, Array, Array | None]:
+def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     """The plain implementation, with all [B, N, T, S] logits in memory.
 
     Returns:
-        Output [B, T, N, V], residual [B, T, N], weights [B, N, T, S] or None.
+        Output [B, T, N, V], residual [B, T, N], weights [B, N, T, S].
     """
     a = arguments
     (B, T, N, H), (_, S, K, V) = a.query.shape, a.value.shape
@@ -236,8 +244,19 @@ def xla_attention(
     output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
     output = (output.reshape(B, N, T, V) / total).swapaxes(1, 2).astype(query.dtype)
     residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))
-    return output, residual[..., 0].swapaxes(1, 2), weights / total if return_weights else None
+    return output, residual[..., 0].swapaxes(1, 2), weights / total
 
 
-# Functions of (AttentionArguments, return_weights) like xla_attention.
-IMPLEMENTATIONS = {'xla': xla_attention}
+def best_implementation(B: int, N: int, T: int, S: int) -> str:
+    """The name of the fastest implementation for these sizes, if its logits are not too many.
+
+    On a CPU blocks win as soon as there are several, since all logits at once leave its caches.
+    Other devices prefer one large product, until its float32 logits take a GiB.
+    """
+    if jax.default_backend() == 'cpu':
+        return 'blockwise' if T > 1 and T * S >= 2**18 else 'xla'
+    return 'blockwise' if T > 1 and B * N * T * S >= 2**28 else 'xla'
+
+
+# Functions of AttentionArguments to output and residual, and to the weights where there are any.
+IMPLEMENTATIONS = {'xla': xla_attention, 'blockwise': blockwise_attention}

@@ -43,13 +43,18 @@ class AttentionArguments(NamedTuple):
     mask: Array | None  # bool, broadcastable to [B, N, T, S]
     is_causal: bool
     window: tuple[int, int] | None  # (left, right)
-    query_positions: Array | None  # int32 [T] or [B, T]; None: indices
-    key_positions: Array | None  # int32 [S] or [B, S]; None: indices
+    query_positions: Array  # int32 [T], [1, T] or [B, T]
+    key_positions: Array  # int32 [S], [1, S] or [B, S]
     query_segment_ids: Array | None  # int32 [T], [1, T] or [B, T]; 0 beyond a sequence length
     key_segment_ids: Array | None  # int32 [S], [1, S] or [B, S]; 0: masked out
     sinks: Array | None  # [N]
     dropout_rate: float | ArrayLike
     dropout_words: Array | None  # uint32 [words] or [B, words]; None: no dropout
+    # What a block's rows, heads, queries and keys are numbered in the whole: int32.
+    rows: Array  # [B]
+    heads: Array  # [N]
+    query_indices: Array  # [T]
+    key_indices: Array  # [S]
 
 
 def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
@@ -57,9 +62,8 @@ def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
 
     Those of masked keys become MASKED; a bias may take them lower still, to -inf.
     """
-    a, (T, S) = arguments, logits.shape[-2:]
-    queries = jnp.arange(T, dtype=jnp.int32) if a.query_positions is None else a.query_positions
-    keys = jnp.arange(S, dtype=jnp.int32) if a.key_positions is None else a.key_positions
+    a = arguments
+    queries, keys = a.query_positions, a.key_positions
     logits = logits * jnp.asarray(a.scale, logits.dtype)
     if a.softcap is not None:
         logits = a.softcap * jnp.tanh(logits / a.softcap)
@@ -79,14 +83,13 @@ def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
 
 def dropped_weights(weights: Array, arguments: AttentionArguments) -> Array:
     """Dropout of weights [B, N, T, S]: see `dropout_key` of `dot_product_attention`."""
-    B, N, T, S = weights.shape
-    words = arguments.dropout_words
-    coordinates = [jnp.arange(N)[:, None, None], jnp.arange(T)[:, None], jnp.arange(S)]
+    a = arguments
+    words, coordinates = a.dropout_words, [a.heads[:, None, None], a.query_indices[:, None]]
     if words.ndim == 1:
-        coordinates.insert(0, jnp.arange(B)[:, None, None, None])
+        coordinates.insert(0, a.rows[:, None, None, None])
     else:
         words = words[:, None, None, None]  # [B, 1, 1, 1, words]
-    return apply_dropout(weights, arguments.dropout_rate, dropout_bits(words, *coordinates))
+    return apply_dropout(weights, a.dropout_rate, dropout_bits(words, *coordinates, a.key_indices))
 
 
 def checked_inputs(query, key, value) -> tuple[Array, Array, Array]:

@@ -36,17 +36,18 @@ class Tensors:
             except (SafetensorError, OSError) as error:
                 raise UserError(f'{path} is not a safetensors file: {error}.') from None
             for name in file.keys():  # noqa: SIM118 (not a dict)
-                tensor = file.get_slice(name)
-                if tensor.get_dtype() not in DTYPES:
-                    raise UserError(
-                        f'{path} has {name} in {tensor.get_dtype()}, quantised or no weight: give '
-                        f'a model in one of {", ".join(DTYPES)}.'
-                    )
-                self._files[name] = file
-                self.shapes[name] = tuple(tensor.get_shape())
+                self._files[name] = path, file
+                self.shapes[name] = tuple(file.get_slice(name).get_shape())
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._files[name].get_tensor(name)
+        path, file = self._files[name]
+        dtype = file.get_slice(name).get_dtype()
+        if dtype not in DTYPES:
+            raise UserError(
+                f'{path} has {name} in {dtype}, quantised or no weight: give a model in one of '
+                f'{", ".join(DTYPES)}.'
+            )
+        return file.get_tensor(name)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ def corpus(tmp_path_factory):
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def config(corpus):
     config = base.get_config()
     config.data.path = (str(corpus),)
