@@ -1,0 +1,227 @@
+"""Blocks of attention: how an `AttentionArguments` is cut into them, and which may be skipped."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from transformer.functional.attention_arguments import AttentionArguments
+from transformer.functional.masks import combine_masks
+
+# Queries and keys of a block: on a CPU, few enough that its logits stay in the cache of a core.
+SIDE = 512
+# Logits of a block, over all its rows and heads.
+CPU_BUDGET = 2**18
+ACCELERATOR_BUDGET = 2**26
+
+# The axes of each field, one letter each: B, T, N, S, K = N / G, and . for those never cut. A
+# field may lack leading axes, and an axis of size 1 is for all. Heads are outermost, and keys lie
+# along the last axis: then the widest operand of no matmul is transposed.
+AXES = AttentionArguments(
+    query='BK.T.',
+    key='BK.S',
+    value='BK.S',
+    bias='BNTS',
+    mask='BNTS',
+    query_positions='BT',
+    key_positions='BS',
+    query_segment_ids='BT',
+    key_segment_ids='BS',
+    sinks='N',
+    dropout_words='B.',
+    rows='B',
+    heads='N',
+    query_indices='T',
+    key_indices='S',
+    **dict.fromkeys(
+        ('scale', 'softcap', 'bias_fn', 'bias_params', 'is_causal', 'window', 'dropout_rate'), ''
+    ),
+)
+
+# The axes of what there is for each query: the output, its gradient, the log-sum-exp.
+ROWS = 'BK.T.'
+
+Place = dict[str, tuple[int | Array, int]]  # axis -> (start, size)
+
+
+class Grid(NamedTuple):
+    """How attention is cut: into slices of some rows and heads, and these into blocks."""
+
+    rows: int  # of B in a slice
+    kv_heads: int  # of K in a slice
+    slices: int
+    queries: int  # of T in a block
+    keys: int  # of S in a block
+
+
+def choose_grid(arguments: AttentionArguments) -> Grid:
+    """The largest blocks within the budget: first queries and keys, then heads, then rows.
+
+    Blocks far wider than the window would be masked for the most part. A structured bias comes for
+    all heads at once, which then must share a block.
+    """
+    (B, K, G, T, _), S = arguments.query.shape, arguments.key.shape[3]
+    budget = CPU_BUDGET if jax.default_backend() == 'cpu' else ACCELERATOR_BUDGET
+    kv_heads = K if arguments.bias_fn else 1
+    window = 1 + sum(arguments.window) if arguments.window else S
+    side = SIDE
+    while side > 128 and side > window:
+        side //= 2
+    while side > 64 and kv_heads * G * min(side, T) * min(side, S) > budget:
+        side //= 2
+    queries, keys = _even_size(T, side), _even_size(S, side)
+    kv_heads = max(kv_heads, _divisor(K, budget // (G * queries * keys)))
+    rows = _divisor(B, budget // (G * queries * keys * K)) if kv_heads == K else 1
+    return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
+
+
+def _even_size(length: int, limit: int) -> int:
+    """Of as few blocks as the limit allows, nearly the smallest size."""
+    size = -(-length // _blocks_along(length, limit))
+    unit = min(16, limit)
+    return min(length, -(-size // unit) * unit)
+
+
+def _divisor(n: int, limit: int) -> int:
+    """The largest divisor of n that is at most `limit`, but at least 1."""
+    return max(d for d in range(1, n + 1) if n % d == 0 and d <= max(limit, 1))
+
+
+def _blocks_along(length: int, size: int) -> int:
+    """How many blocks cover an axis. The last one ends with the axis and may overlap another."""
+    return -(-length // size)
+
+
+def _block_start(index: int | Array, length: int, size: int) -> Array:
+    return jnp.minimum(index * size, length - size)
+
+
+def slice_place(index: Array, arguments: AttentionArguments, grid: Grid) -> Place:
+    """Where slice `index` lies."""
+    K, G = arguments.query.shape[1:3]
+    row, head = index // (K // grid.kv_heads), index % (K // grid.kv_heads)
+    return {
+        'B': (row * grid.rows, grid.rows),
+        'K': (head * grid.kv_heads, grid.kv_heads),
+        'N': (head * grid.kv_heads * G, grid.kv_heads * G),
+    }
+
+
+def block_place(i: int | Array, j: int | Array, arguments: AttentionArguments, grid: Grid) -> Place:
+    """Where block i of the queries meets block j of the keys."""
+    T, S = arguments.query.shape[3], arguments.key.shape[3]
+    return {
+        'T': (_block_start(i, T, grid.queries), grid.queries),
+        'S': (_block_start(j, S, grid.keys), grid.keys),
+    }
+
+
+def without_repeats(
+    block: AttentionArguments, i: Array | None, j: Array, whole: AttentionArguments, grid: Grid
+) -> AttentionArguments:
+    """Block (i, j) with those keys masked, and queries but for i None, that another block has."""
+    mask = block.mask
+    if whole.key_indices.size % grid.keys:
+        mask = combine_masks(mask, block.key_indices >= j * grid.keys)
+    if i is not None and whole.query_indices.size % grid.queries:
+        mask = combine_masks(mask, (block.query_indices >= i * grid.queries)[:, None])
+    return block._replace(mask=mask)
+
+
+def cut(axes: Any, tree: Any, place: Place) -> Any:
+    """The part of every array of a tree that lies at `place`; `axes` names its axes, as AXES."""
+
+    def part(axes, x):
+        if not axes:
+            return x
+        starts, sizes = _region(axes, x.shape, place)
+        return lax.dynamic_slice(x, starts, sizes)
+
+    return jax.tree.map(part, jax.tree.broadcast(axes, tree), tree)
+
+
+def put(axes: Any, tree: Any, part: Any, place: Place) -> Any:
+    """The tree with another one in the place that `cut` takes."""
+
+    def whole(axes, x, y):
+        if not axes:
+            return y
+        return lax.dynamic_update_slice(x, y, _region(axes, x.shape, place)[0])
+
+    return jax.tree.map(whole, jax.tree.broadcast(axes, tree), tree, part)
+
+
+def _region(axes: str, shape: tuple[int, ...], place: Place):
+    """Starts and sizes along every axis of an array."""
+    pairs = [
+        (0, size) if size == 1 or axis not in place else place[axis]
+        for axis, size in zip(axes[-len(shape) :], shape, strict=True)
+    ]
+    return [jnp.int32(start) for start, _ in pairs], [size for _, size in pairs]
+
+
+def block_bounds(arguments: AttentionArguments, grid: Grid) -> tuple[Array, Array]:
+    """The least and the largest position and segment id of each block of queries and of keys.
+
+    Taken over all rows, and over all examples of a `jax.vmap`: loops whose ends depend on them
+    then have the same ends for all, where JAX would else run every row through every step.
+
+    Returns:
+        int32 [2, 2, blocks]: (least, largest), (position, segment id), for queries and for keys.
+    """
+    a = arguments
+    return (
+        _bounds(a.query_positions, a.query_segment_ids, grid.queries),
+        _bounds(a.key_positions, a.key_segment_ids, grid.keys),
+    )
+
+
+def _bounds(positions, segment_ids, size):
+    L = positions.shape[-1]
+    starts = _block_start(jnp.arange(_blocks_along(L, size)), L, size)
+    index = starts[:, None] + jnp.arange(size)  # [blocks, size]
+    ids = jnp.ones_like(positions) if segment_ids is None else segment_ids
+    both = jnp.stack(jnp.broadcast_arrays(jnp.atleast_2d(positions), jnp.atleast_2d(ids)))
+    both = both[..., index]  # [2, B, blocks, size]
+    valid = both[1] > 0  # the others neither attend nor are attended to
+    far = jnp.iinfo(jnp.int32).max // 2  # twice this is no overflow yet
+    least = jnp.where(valid, both, far).min((1, 3))  # [2, blocks]
+    largest = jnp.where(valid, both, -far).max((1, 3))
+    return jnp.stack([_least_of_examples(least), -_least_of_examples(-largest)])
+
+
+@jax.custom_batching.custom_vmap
+def _least_of_examples(x: Array) -> Array:
+    """`x`, but its least value over the examples of every `jax.vmap` around it."""
+    return x
+
+
+@_least_of_examples.def_vmap
+def _least_of_examples_vmap(axis_size: int, batched: list[bool], x: Array) -> tuple[Array, bool]:
+    del axis_size
+    return _least_of_examples(x.min(0) if batched[0] else x), False
+
+
+def blocks_that_meet(
+    arguments: AttentionArguments, queries: Array, keys: Array
+) -> tuple[Array, Array]:
+    """From which block on, and before which, some query may attend to some key.
+
+    Args:
+        arguments: for the rules of causality and window.
+        queries, keys: as from `block_bounds`, one of the two for a single block.
+
+    Returns:
+        First and last + 1, int32; the first is not below the last if there is none.
+    """
+    (query_low, first_id), (query_high, last_id) = queries
+    (key_low, first_key_id), (key_high, last_key_id) = keys
+    meet = (first_id <= last_key_id) & (first_key_id <= last_id)
+    if arguments.is_causal:
+        meet &= key_low <= query_high
+    if arguments.window:
+        left, right = arguments.window
+        meet &= (query_low - key_high <= left) & (query_high - key_low >= -right)
+    index = jnp.arange(meet.size, dtype=jnp.int32)
+    return jnp.where(meet, index, meet.size).min(), jnp.where(meet, index + 1, 0).max()

@@ -1,0 +1,288 @@
+"""Attention in memory linear in the lengths: block by block, with an online softmax.
+
+The forward pass keeps a running maximum and sum for each query (Milakov and Gimelshein 2018; Rabe
+and Staats 2021). The backward pass computes every block again from the output and the log-sum-exp,
+all that is kept beside the arguments (Dao et al. 2022, algorithms 1 and 4).
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from transformer.functional.attention_arguments import (
+    MASKED,
+    AttentionArguments,
+    dropped_weights,
+    masked_logits,
+)
+from transformer.functional.attention_blocks import (
+    AXES,
+    ROWS,
+    Grid,
+    block_bounds,
+    block_place,
+    blocks_that_meet,
+    choose_grid,
+    cut,
+    put,
+    slice_place,
+    without_repeats,
+)
+
+
+def blockwise_attention(arguments: AttentionArguments) -> tuple[Array, Array]:
+    """Attention with no more than a block of logits in memory, forward and backward.
+
+    Its gradient may be differentiated in forward mode, but not in reverse mode once more.
+
+    Returns:
+        Output [B, T, N, V] and residual [B, T, N].
+    """
+    a = arguments
+    (B, T, N, H), (_, _, K, V) = a.query.shape, a.value.shape
+    a = a._replace(
+        query=a.query.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4),  # [B, K, G, T, H]
+        key=a.key.transpose(0, 2, 3, 1),  # [B, K, H, S]
+        value=a.value.transpose(0, 2, 3, 1),  # [B, K, V, S]
+    )
+    floats, others = _split(lambda x: jnp.issubdtype(x.dtype, jnp.floating), a)
+    integers, fixed = _split(lambda x: True, others)
+    output, residual = _attention(fixed, integers, floats)  # [B, K, G, T, V], [B, K, G, T, 1]
+    output = output.transpose(0, 3, 1, 2, 4).reshape(B, T, N, V)
+    residual = lax.stop_gradient(residual).transpose(0, 3, 1, 2, 4).reshape(B, T, N)
+    return output.astype(a.query.dtype), residual
+
+
+def _split(condition: Callable[[Array], bool], tree: Any) -> tuple[Any, Any]:
+    """Two trees of the same shape: the arrays that meet the condition and the rest, else None."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
+    chosen = [hasattr(x, 'dtype') and condition(x) for x in leaves]
+    first = [x if flag else None for x, flag in zip(leaves, chosen, strict=True)]
+    second = [None if flag else x for x, flag in zip(leaves, chosen, strict=True)]
+    return structure.unflatten(first), structure.unflatten(second)
+
+
+def _join(*trees: Any) -> Any:
+    """The tree that was split."""
+
+    def present(*leaves):
+        return next((x for x in leaves if x is not None), None)
+
+    return jax.tree.map(present, *trees, is_leaf=lambda x: x is None)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(fixed, integers, floats) -> tuple[Array, Array]:
+    """Output [B, K, G, T, V] and log-sum-exp [B, K, G, T, 1], in the dtype of the softmax."""
+    return _forward(_join(floats, integers, fixed))
+
+
+def _attention_forward(fixed, integers, floats):
+    output, residual = _forward(_join(floats, integers, fixed))
+    return (output, residual), (integers, floats, output, residual)
+
+
+def _attention_backward(fixed, saved, gradients):
+    integers, floats, output, residual = saved
+    gradients = _backward(_join(integers, fixed), floats, output, residual, gradients[0])
+    return None, jax.tree.map(_differentiable_once, gradients)
+
+
+_attention.defvjp(_attention_forward, _attention_backward)
+
+
+def _softmax_dtype(x: Array):
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+def _forward(a: AttentionArguments) -> tuple[Array, Array]:
+    grid, dtype = choose_grid(a), _softmax_dtype(a.query)
+    rows, V = a.query.shape[:4], a.value.shape[2]
+
+    def step(n, results):
+        place = slice_place(n, a, grid)
+        return put(ROWS, results, _forward_slice(cut(AXES, a, place), grid), place)
+
+    results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
+    return lax.fori_loop(0, grid.slices, step, results)
+
+
+def _forward_slice(a: AttentionArguments, grid: Grid) -> tuple[Array, Array]:
+    """The results of the rows and heads in `a`: for each block of queries, over those of keys."""
+    dtype, (*rows, _), V = _softmax_dtype(a.query), a.query.shape, a.value.shape[2]
+    of_queries, of_keys = block_bounds(a, grid)
+
+    def query_block(i, results):
+        queries, place = of_queries[..., i], block_place(i, 0, a, grid)
+        first, last = blocks_that_meet(a, queries[..., None], of_keys)
+
+        def key_block(j, state):
+            block = cut(AXES, a, block_place(i, j, a, grid))
+            return _online_softmax(state, without_repeats(block, None, j, a, grid))
+
+        state = lax.fori_loop(first, last, key_block, _no_keys(cut(AXES, a, place), V))
+        return put(ROWS, results, _finished(state, cut(ROWS, results, place)), place)
+
+    results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
+    return lax.fori_loop(0, of_queries.shape[-1], query_block, results)
+
+
+def _no_keys(a: AttentionArguments, V: int) -> tuple[Array, Array, Array]:
+    """Before any key: maximum and total [B, N, T, 1] and the sum of values [B, N, T, V]."""
+    B, K, G, T, _ = a.query.shape
+    rows, dtype = (B, K * G, T), _softmax_dtype(a.query)
+    maximum, total = jnp.full((*rows, 1), MASKED, dtype), jnp.zeros((*rows, 1), dtype)
+    if a.sinks is not None:
+        sinks = a.sinks.astype(dtype)[:, None, None]  # [N, 1, 1]
+        maximum = jnp.maximum(maximum, sinks)
+        total += jnp.exp(sinks - _finite(maximum))
+    return maximum, total, jnp.zeros((*rows, V), dtype)
+
+
+def _online_softmax(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Array, ...]:
+    """The state with one more block of keys."""
+    maximum, total, output = state
+    logits = masked_logits(_products(a.query, a.key), a)  # [B, N, T, S]
+    highest = jnp.maximum(maximum, logits.max(-1, keepdims=True))
+    weights, decay = jnp.exp(logits - _finite(highest)), jnp.exp(maximum - _finite(highest))
+    kept = weights if a.dropout_words is None else dropped_weights(weights, a)
+    values = jnp.einsum('BKTS,BKVS->BKTV', _by_kv_head(kept, a), a.value)
+    return (
+        highest,
+        total * decay + weights.sum(-1, keepdims=True),
+        output * decay + values.reshape(output.shape),
+    )
+
+
+def _finished(state: tuple[Array, ...], like: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Output [B, K, G, T, V] and log-sum-exp [B, K, G, T, 1], shaped as `like`."""
+    maximum, total, output = state
+    empty = total == 0
+    total = jnp.where(empty, 1, total)
+    residual = jnp.where(empty, MASKED, maximum + jnp.log(total))
+    return (output / total).reshape(like[0].shape), residual.reshape(like[1].shape)
+
+
+def _finite(x: Array) -> Array:
+    """`x`, or 0 for a query that has no key: exponentials of its masked logits then are 0."""
+    return jnp.where(x == MASKED, 0, x)
+
+
+def _products(query: Array, key: Array) -> Array:
+    """[B, K, G, T, H] and [B, K, H, S] to [B, N, T, S]."""
+    (B, K, G, T, H), S = query.shape, key.shape[-1]
+    products = jnp.einsum(
+        'BKTH,BKHS->BKTS',
+        query.reshape(B, K, G * T, H),
+        key,
+        preferred_element_type=_softmax_dtype(query),
+    )
+    return products.reshape(B, K * G, T, S)
+
+
+def _by_kv_head(x: Array, a: AttentionArguments) -> Array:
+    """[B, N, T, S], or [B, K, G, T, X], to one long query for each key head: [B, K, G T, X]."""
+    return x.reshape(*a.query.shape[:2], -1, x.shape[-1])
+
+
+def _backward(others, floats, output, residual, gradient):
+    """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
+    a, grid = _join(floats, others), choose_grid(_join(floats, others))
+    sinks, floats = floats.sinks, floats._replace(sinks=None)
+    delta = (gradient * output).sum(-1, keepdims=True)  # [B, K, G, T, 1]
+    rows = gradient, residual, delta
+
+    def step(n, gradients):
+        place = slice_place(n, a, grid)
+        parts = cut(AXES, others, place), cut(AXES, floats, place), cut(ROWS, rows, place)
+        return _added(gradients, _backward_slice(*parts, grid), place)
+
+    gradients = lax.fori_loop(0, grid.slices, step, _zeros(floats))
+    if sinks is not None:
+        by_row = jnp.exp(sinks.reshape(*gradient.shape[1:3], 1, 1) - _finite(residual)) * -delta
+        gradients = gradients._replace(sinks=by_row.sum((0, 3, 4)).reshape(-1))
+        floats = floats._replace(sinks=sinks)
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), gradients, floats)
+
+
+def _backward_slice(others, floats, rows, grid: Grid):
+    """The gradients for one slice: for each block of keys, over those of queries."""
+    a = _join(floats, others)
+    of_queries, of_keys = block_bounds(a, grid)
+
+    def key_block(j, gradients):
+        first, last = blocks_that_meet(a, of_queries, of_keys[..., j][..., None])
+
+        def query_block(i, gradients):
+            place = block_place(i, j, a, grid)
+            block = without_repeats(cut(AXES, others, place), i, j, a, grid)
+            part = _block_gradients(block, cut(AXES, floats, place), cut(ROWS, rows, place))
+            return _added(gradients, part, place)
+
+        return lax.fori_loop(first, last, query_block, gradients)
+
+    return lax.fori_loop(0, of_keys.shape[-1], key_block, _zeros(floats))
+
+
+def _block_gradients(others, floats, rows):
+    """The gradients of what one block adds to the output.
+
+    The products query key^T and all else in `floats` are differentiated through the logits, mask
+    and dropout as they stand; d logits = weights (d weights - delta) is the softmax's own rule.
+    """
+    gradient, residual, delta = (x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in rows)
+    query, key, value = floats.query, floats.key, floats.value
+    variables = floats._replace(query=None, key=None, value=None)
+    if floats.bias is not None:
+        variables = variables._replace(bias=floats.bias.astype(residual.dtype))
+
+    def weights(products, variables):
+        a = _join(variables, others)
+        rows = products.shape[:3]
+        weights = jnp.exp(masked_logits(products, a) - _finite(residual).reshape(*rows, 1))
+        return weights if a.dropout_words is None else dropped_weights(weights, a), weights
+
+    (kept, _), pull = jax.vjp(weights, _products(query, key), variables)
+    of_kept = jnp.einsum('BKTV,BKVS->BKTS', gradient, value)
+    of_weights = jnp.broadcast_to(-delta, of_kept.shape)
+    products, variables = pull((of_kept.reshape(kept.shape), of_weights.reshape(kept.shape)))
+    products, kept = (x.reshape(of_kept.shape) for x in (products, kept))
+    rows_of_query = query.reshape(*query.shape[:2], -1, query.shape[-1])  # [B, K, G T, H]
+    return variables._replace(
+        query=jnp.einsum('BKTS,BKHS->BKTH', products, key).reshape(query.shape),
+        key=jnp.einsum('BKTH,BKTS->BKHS', rows_of_query, products),
+        value=jnp.einsum('BKTV,BKTS->BKVS', gradient, kept),
+    )
+
+
+def _zeros(floats):
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, _softmax_dtype(x)), floats)
+
+
+def _added(gradients, part, place):
+    """`part` added to the gradients at `place`."""
+    total = jax.tree.map(jnp.add, cut(AXES, gradients, place), part)
+    return put(AXES, gradients, total, place)
+
+
+@jax.custom_jvp
+def _differentiable_once(x: Array) -> Array:
+    """`x`, through which no gradient flows back: the loops behind it have none."""
+    return x
+
+
+@_differentiable_once.defjvp
+def _differentiable_once_jvp(primals, tangents):
+    tangent = jax.custom_derivatives.linear_call(lambda _, x: x, _refuse, (), tangents[0])
+    return primals[0], tangent
+
+
+def _refuse(_, gradient):
+    raise ValueError(
+        'attention by blocks has no gradient of its gradient in reverse mode: use '
+        "implementation='xla', or forward mode over reverse."
+    )
