@@ -12,8 +12,8 @@ from transformer.interop.family import REQUIRED, Published, Rule, field, known
 ACTIVATIONS = {
     'relu': 'relu',
     'gelu': 'gelu',
-    'gelu_pytorch_tanh': 'gelu_tanh',
     'gelu_new': 'gelu_tanh',
+    'gelu_pytorch_tanh': 'gelu_tanh',
     'gelu_fast': 'gelu_tanh',
     'silu': 'silu',
     'swish': 'silu',

@@ -18,8 +18,7 @@ from transformer.interop.rules import (
     write_rope,
 )
 
-# Gemma 1 says gelu and means its approximation.
-GEMMA_ACTIVATIONS = ACTIVATIONS | {'gelu': 'gelu_tanh'}
+GEMMA_ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh'} | ACTIVATIONS
 RULES = (
     *SIZES,
     field('head_dim', 'head_dim', 256, written='dim_per_head'),
@@ -31,7 +30,7 @@ RULES = (
 )
 SANDWICH = (
     *RULES,
-    field('hidden_activation', 'activation', 'gelu_pytorch_tanh', ACTIVATIONS),
+    field('hidden_activation', 'activation', 'gelu_pytorch_tanh', GEMMA_ACTIVATIONS),
     Rule(
         lambda published: {'attention_scale': published.get('query_pre_attn_scalar', 256) ** -0.5},
         lambda config: {
@@ -84,7 +83,12 @@ GEMMA = Family(
     prefix='model.',
     rules=(
         *RULES,
-        field('hidden_act', 'activation', 'gelu_pytorch_tanh', GEMMA_ACTIVATIONS),
+        field(  # early files say gelu and mean its approximation
+            'hidden_act',
+            'activation',
+            'gelu_pytorch_tanh',
+            GEMMA_ACTIVATIONS | {'gelu': 'gelu_tanh'},
+        ),
         rope(),
     ),
     tensors=TENSORS,

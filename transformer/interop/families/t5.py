@@ -19,7 +19,7 @@ def _write_feed_forward(config):
     name = next(name for name, ours in ACTIVATIONS.items() if ours == config.activation)
     if config.feed_forward == 'mlp':
         return {'feed_forward_proj': name}
-    return {'feed_forward_proj': 'gated-gelu' if name == 'gelu_pytorch_tanh' else f'gated-{name}'}
+    return {'feed_forward_proj': 'gated-gelu' if name == 'gelu_new' else f'gated-{name}'}
 
 
 def _read_head(published):
