@@ -33,3 +33,13 @@ def get_config() -> ConfigDict:
     config.train.eval_every = 250
     config.train.eval_batches = 20
     return config
+
+
+def get_space() -> dict:
+    """What `sweep.py` searches."""
+    from transformer.training.sweep import log_uniform, uniform
+
+    return {
+        'optimizer.learning_rate': log_uniform(1e-3, 1e-1),
+        'optimizer.weight_decay': uniform(0.0, 0.5),
+    }
