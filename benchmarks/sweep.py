@@ -141,6 +141,8 @@ def main():
     loop = VectorTrainer(config, FIELDS, 1)
     layout = f'{len(group.parallel.devices)} devices x {group.parallel.per_device} trials'
     print(f'{jax.devices()[0].device_kind}: {layout}, {group.parallel.chunk} at a time')
+    run_in_group(group, config, args.trials)  # compiles
+    run_in_loop(loop, config, 1)
     times = {'group': [], 'loop': [], 'fresh': []}
     for _ in range(args.repetitions):
         times['group'].append(seconds(run_in_group, group, config, args.trials))

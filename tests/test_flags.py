@@ -228,7 +228,7 @@ def test_elements_of_a_tuple_keep_the_type_of_the_present_ones():
         ('seed.x', '1', ['seed.x', 'not a field']),
         ('', '1', ['not a field']),
         ('model', '4', ['model is a section', 'model.']),
-        ('model.rope', 'x', ['model.rope is a section', 'model.rope.base']),
+        ('model.rope', 'x', ['model.rope is a section', 'set one field of it, as model.rope.']),
     ],
 )
 def test_override_refuses_by_name_and_leaves_the_config_as_it_was(config, name, text, words):

@@ -113,5 +113,6 @@ def generate(
         do_sample=False,
         num_beams=beams,
         length_penalty=0.0,
+        use_cache=model.config.model_type != 't5',  # made for the encoder's number of layers
     )
     return out[0, len(prompt) :].tolist()
