@@ -35,6 +35,6 @@ def get_config() -> ConfigDict:
     config.schedule.warmup_steps = 20
     config.schedule.end_factor = 0.0
 
-    config.train.steps = 400
-    config.train.decode_pairs = 200
+    config.train.steps = 300
+    config.train.decode_pairs = 100
     return config

@@ -3,7 +3,8 @@
     python train.py --config=configs/mlm.py --workdir=runs/mlm
     python train.py --config=configs/docstrings.py --workdir=runs/docstrings \
         --config.init_from=runs/mlm
-    python generate.py --workdir=runs/docstrings --prompt='Return a new socket object.'
+    python generate.py --workdir=runs/docstrings \
+        --prompt='Add a label to the window of the parent widget.'
 
 Without `init_from` it starts from nothing, with a vocabulary of its own; docs/results.md compares.
 """

@@ -1,6 +1,6 @@
 """Masked language modelling on Python source code, from this Python's own standard library.
 
-Three minutes on two CPU cores:
+A few minutes on two CPU cores:
 
     python train.py --config=configs/mlm.py --workdir=runs/mlm
     python generate.py --workdir=runs/mlm --prompt='import os, [MASK]'

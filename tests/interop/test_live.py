@@ -96,7 +96,7 @@ def test_logits_and_hidden_states(forward, loaded, folder, variant, golden, reco
         out, layers = forward(params, batch)
         theirs = expected['hidden'][-1] if config.head == 'none' else expected['logits']
         difference = relative(out, theirs, valid)
-        record_property('difference', difference)
+        record_property('difference', float(difference))
         assert difference < LIMIT
         for found, state in zip(layers[:-1], expected['hidden'][1:-1], strict=True):
             assert relative(found, state, valid) < LIMIT
