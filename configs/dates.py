@@ -1,4 +1,4 @@
-"""Dates written in many languages, to ISO 8601: an encoder-decoder in about two minutes on two cores.
+"""Dates in many languages, to ISO 8601: an encoder-decoder in about two minutes on two cores.
 
     python train.py --config=configs/dates.py --workdir=runs/dates
     python generate.py --workdir=runs/dates --prompt='martedì 3 marzo 1987'
