@@ -1,4 +1,4 @@
-"""Multi30k, English to German, with the published Transformer-Tiny (Wu et al. 2021, section 4.1).
+"""Multi30k, English to German, with the published Transformer-Tiny (Wu et al. 2021).
 
     python train.py --config=configs/multi30k.py:FOLDER --workdir=runs/multi30k
     python eval.py --workdir=runs/multi30k --split=test --average=10 --beam_size=5

@@ -1,7 +1,7 @@
 """Multi30k, English to German, at the size of Transformer-Tiny with choices that learn faster.
 
     python train.py --config=configs/multi30k_modern.py:FOLDER --workdir=runs/multi30k_modern
-    python eval.py --workdir=runs/multi30k_modern --split=test --beam_size=5
+    python eval.py --workdir=runs/multi30k_modern --split=test
 
 Against `multi30k`: rotary positions, RMS norms before the sublayers and over queries and keys, a
 gated feed-forward, Muon with a linear decay to 0, and four times as many updates of a quarter of

@@ -3,15 +3,14 @@
 import pathlib
 from typing import Any
 
-import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from transformer.config import TransformerConfig
 from transformer.errors import UserError
 from transformer.interop import load_pretrained
 from transformer.modules import stack_layers, unstack_layers
-from transformer.modules.axes import path_name
 from transformer.training.pretrained import is_pretrained
 from transformer.training.run_folder import read_run, restore_run
 
@@ -42,8 +41,8 @@ def warm_start(
         run = read_run(folder, template)
         step, trained = restore_run(folder, run)
         trained, origin = unstack_layers(trained, run.model), f'{folder}, step {step}'
-    trained = _named(trained)
-    fresh = _named(unstack_layers(params, model))
+    trained = flatten_dict(trained, sep='/')
+    fresh = flatten_dict(unstack_layers(params, model), sep='/')
     shared = fresh.keys() & trained.keys()
     for name in sorted(shared):
         if fresh[name].shape != trained[name].shape:
@@ -53,12 +52,8 @@ def warm_start(
             )
     if not shared:
         raise UserError(f'init_from {folder} has no parameter in common with the model.')
-
-    def choose(path, leaf):
-        name = path_name(path)
-        return np.asarray(trained[name], leaf.dtype) if name in trained else leaf
-
-    merged = jax.tree_util.tree_map_with_path(choose, unstack_layers(params, model))
+    taken = {name: np.asarray(trained[name], fresh[name].dtype) for name in shared}
+    merged = unflatten_dict(fresh | taken, sep='/')
     if model.scan_layers:
         merged = stack_layers(merged, model)
     text = f'{len(shared)} parameters of {origin}'
@@ -68,7 +63,3 @@ def warm_start(
     ):
         text += f'; {what}: {", ".join(names)}' if names else ''
     return merged, text
-
-
-def _named(tree):
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
