@@ -1,5 +1,6 @@
 """Beam search against exhaustive enumeration, a search without cache, and its own rules."""
 
+import functools
 import itertools
 
 import jax
@@ -153,7 +154,8 @@ def walk(chain, alpha, steps, M=1, K=1, stop=8):
     V = len(chain)
     empty = jnp.full((1, K), NEVER)
     state = Search(
-        cache=jnp.arange(M)[None],  # stands for one: the number of a hypothesis
+        cache=(),
+        visible=jnp.ones((1, M, 1), bool),
         newest=jnp.ones((1, M), jnp.int32),
         tokens=jnp.zeros((1, M, stop), jnp.int32),
         log_probs=jnp.full((1, M), NEVER).at[:, 0].set(0),
@@ -168,7 +170,7 @@ def walk(chain, alpha, steps, M=1, K=1, stop=8):
     for _ in range(steps):
         log_probs = jnp.maximum(state.log_probs[..., None] + chain[state.newest], NEVER)
         assert log_probs.shape == (1, M, V)
-        state = select(state, log_probs, state.cache, jnp.int32(0), jnp.int32(stop), alpha)
+        state = select(state, log_probs, jnp.int32(0), jnp.int32(stop), alpha)
         states.append(state)
     return states
 
@@ -213,10 +215,12 @@ def test_hypotheses_that_are_none_stay_none():
 
 def lowered(name, beam_size, prompts=PROMPTS):
     model, params = unrolled(*make(name))
-    state = jax.eval_shape(lambda: start(model, params, prompts, sources_of(name), 8))
+    sources = sources_of(name)
+    state = jax.eval_shape(lambda: start(model, params, prompts, sources, 8, beam_size))
     scalars = np.int32(0), np.int32(8), np.float32(0)
-    static = {'config': model.config, 'beam_size': beam_size, 'num_results': 1, 'vocab_limit': 40}
-    return state, jax.make_jaxpr(lambda *a: search(*a, **static))(params, state, *scalars)
+    static = {'beam_size': beam_size, 'num_results': 1, 'size': 8, 'vocab_limit': 40}
+    program = functools.partial(search, config=model.config, **static)
+    return state, jax.make_jaxpr(program)(params, state, *scalars)
 
 
 def sizes(jaxpr):
@@ -228,10 +232,9 @@ def sizes(jaxpr):
 
 def test_the_memory_is_not_repeated_for_the_beams():
     state, jaxpr = lowered('original', beam_size=7)
-    key, _ = state.memory.layers[0]  # of 32 slots; those of the caches are 16
-    assert key.shape[1] == 2 * state.cache[0].key.shape[1]
+    key, _ = state.memory.layers[0]
     made = set(sizes(jaxpr.jaxpr))
-    assert 7 * state.cache[0].key.size in made
+    assert state.cache[0].key.size in made
     assert max(made) < 7 * key.size
 
 

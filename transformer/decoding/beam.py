@@ -12,7 +12,8 @@ from flax import struct
 from transformer.config import TransformerConfig
 from transformer.decoding.checks import check_beams, check_prompts
 from transformer.decoding.generation import start, unrolled
-from transformer.decoding.loop import State, next_logits
+from transformer.decoding.loop import State
+from transformer.decoding.padding import bucket
 from transformer.errors import UserError
 from transformer.modules import LayerCache, Transformer
 
@@ -75,13 +76,14 @@ def beam_search(
     model, params = unrolled(model, params)
     found = search(
         params,
-        start(model, params, prompts, sources, max_new_tokens),
+        start(model, params, prompts, sources, max_new_tokens, beam_size),
         np.int32(-1 if eos_id is None else eos_id),
         np.int32(max_new_tokens),
         np.float32(length_penalty),
         config=model.config,
         beam_size=beam_size,
         num_results=num_results,
+        size=bucket(max_new_tokens, model.config.max_length),
         vocab_limit=vocab_limit or model.config.vocab_size,
     )
     found = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), found)
@@ -127,7 +129,9 @@ class Search:
     """A search between two steps.
 
     Attributes:
-        cache: leaves [B, M, ...]: of every unfinished hypothesis all tokens but the newest.
+        cache: leaves [B, ...]: of every row the prompt and then, M at a time, all tokens that were
+            once the newest. It is a tree, which only grows; no hypothesis has a copy of its own.
+        visible: [B, M, S] bool, True at the slots of what a hypothesis has before its newest token.
         newest: [B, M] int32.
         tokens: [B, M, L] int32, new tokens of the unfinished hypotheses.
         log_probs: [B, M] float32 of them, falling; NEVER: there is no such hypothesis.
@@ -136,6 +140,7 @@ class Search:
     """
 
     cache: tuple[LayerCache, ...]
+    visible: jax.Array
     newest: jax.Array
     tokens: jax.Array
     log_probs: jax.Array
@@ -144,7 +149,9 @@ class Search:
     ended: jax.Array
 
 
-@functools.partial(jax.jit, static_argnames=('config', 'beam_size', 'num_results', 'vocab_limit'))
+@functools.partial(
+    jax.jit, static_argnames=('config', 'beam_size', 'num_results', 'size', 'vocab_limit')
+)
 def search(
     params: Any,
     state: State,
@@ -155,6 +162,7 @@ def search(
     config: TransformerConfig,
     beam_size: int,
     num_results: int,
+    size: int,
     vocab_limit: int,
 ) -> Finished:
     """The whole search from the state after the prefill; the program behind `beam_search`.
@@ -163,34 +171,37 @@ def search(
         eos_id: int32 scalar, the token that ends a hypothesis; -1: none does.
         stop: int32 scalar, new tokens that a hypothesis may have.
         length_penalty: float32 scalar.
+        size: at least `stop`, for which the arrays of new tokens have room.
     """
 
     def running(search):
         return (search.count < stop) & ~search.ended.all()
 
     def step(search):
-        log_probs, cache = extend(params, state, search, config, vocab_limit)
-        return select(search, log_probs, cache, eos_id, stop, length_penalty)
+        log_probs, cache, visible = extend(params, state, search, config, vocab_limit)
+        search = search.replace(cache=cache, visible=visible)
+        return select(search, log_probs, eos_id, stop, length_penalty)
 
-    first = initial_search(state, beam_size, num_results)
+    first = initial_search(state, beam_size, num_results, size)
     last = jax.lax.while_loop(running, step, first)
     unfinished = jnp.ones_like(last.newest, bool)
     return finish(last, last.tokens, last.log_probs, last.count, unfinished, length_penalty)
 
 
-def initial_search(state: State, beam_size: int, num_results: int) -> Search:
+def initial_search(state: State, beam_size: int, num_results: int, size: int) -> Search:
     """One hypothesis a row, without new tokens, beside `beam_size` - 1 that are none."""
-    B, L = state.cache[0].segment_ids.shape
+    B, S = state.cache[0].segment_ids.shape
 
     def for_beams(leaf):
         return jnp.broadcast_to(leaf[:, None], (B, beam_size, *leaf.shape[1:]))
 
-    def empty(size):
-        return jnp.zeros((B, size, L), jnp.int32), jnp.full((B, size), NEVER, jnp.float32)
+    def empty(count):
+        return jnp.zeros((B, count, size), jnp.int32), jnp.full((B, count), NEVER, jnp.float32)
 
     (tokens, log_probs), (finished, scores) = empty(beam_size), empty(num_results)
     return Search(
-        cache=jax.tree.map(for_beams, state.cache),
+        cache=state.cache,
+        visible=for_beams(jnp.arange(S) < state.position[:, None]),
         newest=for_beams(state.token),
         tokens=tokens,
         log_probs=log_probs.at[:, 0].set(0),
@@ -202,33 +213,42 @@ def initial_search(state: State, beam_size: int, num_results: int) -> Search:
 
 def extend(
     params: Any, state: State, search: Search, config: TransformerConfig, vocab_limit: int
-) -> tuple[jax.Array, tuple[LayerCache, ...]]:
-    """Log-probabilities [B, M, V] of all hypotheses one token longer, and caches with the newest.
+) -> tuple[jax.Array, tuple[LayerCache, ...], jax.Array]:
+    """All hypotheses one token longer.
+
+    The beams of a row are further queries of the same keys, cached ones and the memory's.
 
     Args:
         state: after the prefill; its positions and memory are those of all beams.
+
+    Returns:
+        Log-probabilities [B, M, V], and `cache` and `visible` with the newest tokens.
     """
-
-    def logits_of_beam(cache, newest):
-        position = state.position + search.count
-        beam = state.replace(cache=cache, token=newest, position=position)
-        return next_logits(params, beam, config)
-
-    # The memory is not mapped, so not repeated: beams are further queries of the same keys.
-    logits, cache = jax.vmap(logits_of_beam, 1, 1)(search.cache, search.newest)
+    newest = search.newest  # [B, M]
+    slots = state.position[:, None] + search.count * newest.shape[1] + jnp.arange(newest.shape[1])
+    visible = search.visible | jax.nn.one_hot(slots, search.visible.shape[-1], dtype=bool)
+    batch = {
+        'tokens': newest,
+        'positions': jnp.broadcast_to(state.position[:, None] + search.count, newest.shape),
+        'segment_ids': jnp.ones_like(newest),
+        'mask': visible,
+    }
+    model, variables = Transformer(config), {'params': params}
+    options = {'cache': search.cache, 'memory': state.memory}
+    features, cache = model.apply(variables, batch, **options, method='features')
+    logits = model.apply(variables, features, method='logits')  # [B, M, V]
     log_probs = jax.nn.log_softmax(logits[..., :vocab_limit].astype(jnp.float32))
-    return jnp.maximum(search.log_probs[..., None] + log_probs, NEVER), cache
+    return jnp.maximum(search.log_probs[..., None] + log_probs, NEVER), cache, visible
 
 
 def select(
     search: Search,
     log_probs: jax.Array,
-    cache: tuple[LayerCache, ...],
     eos_id: jax.Array,
     stop: jax.Array,
     length_penalty: jax.Array,
 ) -> Search:
-    """The search one token further, from what `extend` returns."""
+    """The search one token further, from the log-probabilities that `extend` returns."""
     B, M, V = log_probs.shape
     # No more than M of them end, so that M go on.
     log_probs, index = jax.lax.top_k(log_probs.reshape(B, M * V), min(2 * M, M * V))
@@ -245,7 +265,8 @@ def select(
     attainable = likeliest / length_factor(longest, length_penalty)
     attainable = jnp.where(likeliest > NEVER / 2, attainable, NEVER)
     return Search(
-        cache=take(cache, take(parent, kept)),
+        cache=search.cache,
+        visible=take(search.visible, take(parent, kept)),
         newest=take(token, kept),
         tokens=take(tokens, kept),
         log_probs=log_probs,

@@ -121,14 +121,19 @@ def start(
     prompts: Sequence[Sequence[int]],
     sources: Sequence[Sequence[int]] | None,
     max_new_tokens: int,
+    hypotheses: int = 1,
 ) -> State:
-    """The state before the first new token of checked rows; the model is `unrolled`."""
+    """The state before the first new token of checked rows; the model is `unrolled`.
+
+    The cache has slots for as many `hypotheses` of `max_new_tokens` each.
+    """
     config = model.config
     memory = None
     if sources is not None:
         memory = encode(params, *padded(sources, config.max_length), config=config)
+    tokens, lengths = padded([prompt[:-1] for prompt in prompts], config.max_length)
     size = bucket(max(map(len, prompts)) + max_new_tokens, config.max_length)
-    tokens, lengths = padded([prompt[:-1] for prompt in prompts], size)
+    size += (hypotheses - 1) * bucket(max_new_tokens, config.max_length)
     newest = np.array([prompt[-1] for prompt in prompts], np.int32)
     return prefill(params, tokens, lengths, newest, memory, config=config, size=size)
 

@@ -58,20 +58,24 @@ class Attention(nn.Module):
             where['query_segment_ids'] = segment_ids
         else:
             cache = append(cache, key, value, context.positions, segment_ids)
-            key, value = cache.key, cache.value
+            key, value = cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)  # [B, S, K, H]
             where |= {
                 'query_segment_ids': segment_ids,
                 'key_value_segment_ids': cache.segment_ids,
                 'query_positions': context.positions,
                 'key_value_positions': cache.positions,
+                'mask': None if context.mask is None else context.mask[:, None],  # [B, 1, T, S]
             }
         return self._attend(query, key, value, context, **where), cache
 
     def cross(
         self, x: jax.Array, context: Context, memory: tuple[jax.Array, jax.Array] | None = None
     ) -> jax.Array:
-        """Attention of x [B, T, D] to `context.memory`, or to its projected keys and values."""
-        key, value = self.key_value(context.memory) if memory is None else memory
+        """Attention of x [B, T, D] to `context.memory`, or to what `project_memory` made of it."""
+        if memory is None:
+            key, value = self.key_value(context.memory)
+        else:
+            key, value = (x.swapaxes(1, 2) for x in memory)  # [B, S, K, H]
         where = {}
         if context.memory_segment_ids is not None:
             where['query_segment_ids'] = context.segment_ids
@@ -82,6 +86,11 @@ class Attention(nn.Module):
         """Keys (normed, not rotated) and values of x [B, S, D]: [B, S, K, H] each."""
         key = split_heads(x, *self.key())
         return self.key_norm(key) if self.config.qk_norm else key, split_heads(x, *self.value())
+
+    def project_memory(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values [B, K, S, H] of memory [B, S, D], laid out as those of a cache."""
+        key, value = self.key_value(memory)
+        return key.swapaxes(1, 2), value.swapaxes(1, 2)
 
     def _query(self, x):
         query = split_heads(x, *self.query())

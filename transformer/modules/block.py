@@ -90,8 +90,8 @@ class Block(nn.Module):
         return self._residual('feed_forward', x, feed), cache
 
     def project_memory(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The keys and values [B, S, K, H] of the cross-attention to memory [B, S, D]."""
-        return self.cross_attention.key_value(memory)
+        """The keys and values [B, K, S, H] of the cross-attention to memory [B, S, D]."""
+        return self.cross_attention.project_memory(memory)
 
     def _residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], Any]) -> jax.Array:
         """The one place that knows where the norms of a sublayer stand.

@@ -1,5 +1,7 @@
 """Keys and values of the past: an argument and a result of the model, never hidden state."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -12,7 +14,8 @@ class LayerCache:
     """What one layer's self-attention keeps. Every leaf has the batch first.
 
     Attributes:
-        key, value: [B, S, K, H], keys already rotated.
+        key, value: [B, K, S, H], keys already rotated. Heads are outside, as the products with
+            queries read them: else each step would transpose all that is cached.
         positions: [B, S] of the cached tokens.
         segment_ids: [B, S], 0 = an empty slot.
         index: [B] the slot that the next token of each row goes to.
@@ -27,7 +30,7 @@ class LayerCache:
 
 def init_cache(config: TransformerConfig, batch: int, size: int) -> tuple[LayerCache, ...]:
     """Empty caches of `size` slots for the layers of the stack that makes the logits."""
-    shape = (batch, size, config.kv_heads, config.dim_per_head)
+    shape = (batch, config.kv_heads, size, config.dim_per_head)
     layer = LayerCache(
         key=jnp.zeros(shape, config.dtype),
         value=jnp.zeros(shape, config.dtype),
@@ -54,20 +57,18 @@ def append(
     Raises:
         ValueError: T exceeds the size of the cache.
     """
-    length, size = key.shape[1], cache.key.shape[1]
+    length, size = key.shape[1], cache.key.shape[2]
     if length > size:
         raise ValueError(f'{length} tokens do not fit a cache of {size} slots.')
 
-    def write(slots, new):
-        update = jax.lax.dynamic_update_slice_in_dim
-        return jax.vmap(lambda row, part, start: update(row, part, start, 0))(
-            slots, new.astype(slots.dtype), cache.index
-        )
+    def write(slots, new, axis=0):
+        update = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
+        return jax.vmap(update)(slots, new.astype(slots.dtype), cache.index)
 
     used = jnp.where(segment_ids > 0, jnp.arange(1, length + 1), 0).max(axis=1)
     return LayerCache(
-        key=write(cache.key, key),
-        value=write(cache.value, value),
+        key=write(cache.key, key.swapaxes(1, 2), axis=1),
+        value=write(cache.value, value.swapaxes(1, 2), axis=1),
         positions=write(cache.positions, positions),
         segment_ids=write(cache.segment_ids, segment_ids),
         index=cache.index + used.astype(cache.index.dtype),

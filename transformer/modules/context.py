@@ -43,6 +43,7 @@ class Context:
     Attributes:
         positions: [B, T] index of each token inside its own sequence.
         segment_ids: [B, T] 1, 2, ... inside a packed row, 0 = padding; None: one segment a row.
+        mask: [B, T, S] bool, True = may attend to the cached slot, if nothing else forbids it.
         bias_fn, bias_params: the structured bias of self-attention, see `dot_product_attention`.
         memory: [B, S, D] an encoder's output, if layers have to project it themselves.
         memory_segment_ids: [B, S] segments of the memory, which pair with `segment_ids`.
@@ -51,6 +52,7 @@ class Context:
 
     positions: jax.Array
     segment_ids: jax.Array | None
+    mask: jax.Array | None = None
     bias_params: Any = None
     memory: jax.Array | None = None
     memory_segment_ids: jax.Array | None = None
