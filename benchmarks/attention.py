@@ -1,144 +1,166 @@
-"""Times attention, forward and backward, against its peers, and measures their peak memory.
+"""Causal attention, forward and backward, against its peers: time and peak memory.
 
-    python benchmarks/attention.py --lengths 256 1024 8192 --out runs/attention.json
+    python benchmarks/attention.py --lengths 256 1024 8192
 
-All take turns in one process, and each cell is a median over rounds, so that what else the machine
-does falls on all alike: read ratios, not times. torch is in the table if it is installed.
+Peak memory is that of a first run beyond the inputs, the gradients included. Three parts: all
+contestants at some lengths, a sliding window against full causal attention, and a long sequence,
+for its memory alone.
 """
 
 import argparse
-import concurrent.futures
 import functools
-import importlib.util
-import json
-import multiprocessing
-import pathlib
-import re
-import statistics
-import time
+from collections.abc import Iterator
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from harness import Job, Row, Worker, installed, measure, over, row, run_benchmark, time_rows
+from rates import contestants, reached
 
-from transformer.functional import dot_product_attention
-from transformer.training.reporting import print_table
+NAMES = ['ours', 'ours, blockwise', 'ours, xla', 'jax.nn', 'torch']
+DEFAULT = ['ours', 'jax.nn', 'torch']
+TINY = {'lengths': [32, 64], 'long': 256, 'window_length': 64, 'heads': 2, 'head_dim': 8}
+PRODUCTS = 7  # of [T, T] size: two forward; backward, in memory linear in T, five
+MIB = 2**20
+X_NAME = 'T, tokens'
 
-NAMES = ['blockwise', 'xla', 'auto', 'jax.nn'] + ['torch'] * bool(importlib.util.find_spec('torch'))
+
+def make_attention(
+    name: str, batch: int, length: int, heads: int, head_dim: int, window: int | None
+) -> Job:
+    """Output and gradients of attention on random float32 inputs.
+
+    Args:
+        name: one of NAMES.
+        window: keys that a query sees, its own included; None: all up to its own.
+    """
+    make = _torch if name == 'torch' else functools.partial(_jax, name)
+    # What a library allocates once, at its first run, is no memory of attention.
+    make(_arrays(batch, 16, heads, head_dim), window)()
+    return Job(make(_arrays(batch, length, heads, head_dim), window))
 
 
-def attention_of_jax(name, arrays, window):
-    """A function that runs attention and its gradients and waits for them."""
+def _arrays(*shape):
+    generators = map(np.random.default_rng, range(4))
+    return [generator.normal(size=shape).astype(np.float32) for generator in generators]
+
+
+def _jax(name, arrays, window):
+    import jax
+    import jax.numpy as jnp
+
+    from transformer.functional import dot_product_attention
+
     arguments = {'is_causal': True, 'local_window_size': (window - 1, 0) if window else None}
     attend = jax.nn.dot_product_attention
     if name != 'jax.nn':
-        attend = functools.partial(
-            dot_product_attention, implementation=None if name == 'auto' else name
-        )
+        _, _, implementation = name.partition(', ')
+        attend = functools.partial(dot_product_attention, implementation=implementation or None)
 
     def outputs(query, key, value, gradient):
         output, pull = jax.vjp(lambda *qkv: attend(*qkv, **arguments), query, key, value)
         return output, pull(gradient)
 
-    arrays = [jnp.asarray(x) for x in arrays]
+    arrays = [jnp.asarray(x) for x in arrays]  # [B, T, N, H]
     compiled = jax.jit(outputs).lower(*arrays).compile()
-    return lambda: jax.block_until_ready(compiled(*arrays))
+
+    def run():
+        jax.block_until_ready(compiled(*arrays))
+
+    return run
 
 
-def attention_of_torch(arrays, window):
-    """The same by `scaled_dot_product_attention`."""
+def _torch(arrays, window):
     import torch
 
-    query, key, value, gradient = (torch.tensor(x).transpose(1, 2).contiguous() for x in arrays)
-    inputs = [x.requires_grad_() for x in (query, key, value)]
+    arrays = [torch.tensor(x).transpose(1, 2).contiguous() for x in arrays]  # [B, N, T, H]
+    inputs, gradient = [x.requires_grad_() for x in arrays[:3]], arrays[3]
     mask = None
     if window:
-        distance = torch.arange(query.shape[2])[:, None] - torch.arange(query.shape[2])
+        index = torch.arange(arrays[0].shape[2])
+        distance = index[:, None] - index  # [T, S]
         mask = (distance >= 0) & (distance < window)
 
     def run():
         output = torch.nn.functional.scaled_dot_product_attention(
             *inputs, attn_mask=mask, is_causal=mask is None
         )
-        return torch.autograd.grad(output, inputs, gradient)
+        torch.autograd.grad(output, inputs, gradient)
 
     return run
 
 
-def attention(name, length, args):
-    """What runs `name` once, on random inputs of this length."""
-    shape = args.batch, length, args.heads, args.head_dim
-    arrays = [
-        np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed in range(4)
-    ]
-    if name == 'torch':
-        return attention_of_torch(arrays, args.window)
-    return attention_of_jax(name, arrays, args.window)
+def flops(args: argparse.Namespace, length: int, window: int | None) -> float:
+    """Of the products, for the keys that are seen alone."""
+    reach = min(window or length, length)
+    pairs = reach * (reach + 1) / 2 + (length - reach) * reach
+    return PRODUCTS * 2 * args.batch * args.heads * args.head_dim * pairs
 
 
-def peak_memory(name, length, args):
-    """MiB by which one run raises the peak of this process's resident memory (Linux only)."""
-    run = attention(name, length, args)
-    pathlib.Path('/proc/self/clear_refs').write_text('5')  # the peak starts anew
-    before = resident('VmRSS')
-    run()
-    return (resident('VmHWM') - before) / 1024
+def rows(args: argparse.Namespace) -> Iterator[Row]:
+    names = [name for name in args.names if name != 'torch' or installed('torch')]
+    shape = args.heads, args.head_dim
+    for length in args.lengths:
+        jobs = {n: (make_attention, n, args.batch, length, *shape, args.window) for n in names}
+        found = measure(jobs | contestants('matmul', tiny=args.tiny), args.rounds)
+        yield from length_rows(args, length, found)
+    if args.window_length:
+        yield from window_rows(args, shape)
+    if args.long:
+        worker = Worker((make_attention, 'ours', args.batch, args.long, *shape, args.window))
+        worker.close()
+        if worker.peak_bytes is not None:
+            more = {'x': args.long, 'x_name': X_NAME}
+            mib = worker.peak_bytes / MIB
+            yield row(f'T={args.long}', 'ours', mib, 'MiB, peak', f'<= {2e9 / MIB:.0f}', **more)
 
 
-def resident(field):
-    """kiB."""
-    status = pathlib.Path('/proc/self/status').read_text()
-    return int(re.search(rf'{field}:\s+(\d+) kB', status)[1])
+def length_rows(args: argparse.Namespace, length: int, found: dict) -> Iterator[Row]:
+    work, matmul = f'T={length}', found.pop('matmul')
+    yield from time_rows(work, found, x=length, x_name=X_NAME)
+    for name, one in found.items():
+        if one.peak_bytes is not None:
+            mib = one.peak_bytes / MIB
+            yield row(work, name, mib, 'MiB, peak', x=length, x_name=X_NAME)
+    if 'ours' not in found:
+        return
+    ours, long = found['ours'], length >= 8192
+    owed = {'torch': '<= 1.4' if long else '<= 1.2', 'jax.nn': '' if long else '<= 1.0'}
+    for name in found.keys() & owed.keys():
+        yield row(work, f'time, ours / {name}', over(ours, found[name]), 'x', owed[name])
+    if 'torch' in found and ours.peak_bytes is not None:
+        ratio = ours.peak_bytes / max(found['torch'].peak_bytes, 1)
+        yield row(work, 'memory, ours / torch', ratio, 'x', '<= 1.0' if long else '')
+    share = reached(ours, matmul, flops(args, length, args.window))
+    yield row(work, 'ours, of the matmul rate', share, 'of the best')
 
 
-def median_times(length, args):
-    """Seconds by name, each the median over rounds in which all take turns."""
-    runs = {name: attention(name, length, args) for name in args.names}
-    calls = {}
-    for name, run in runs.items():
-        run()
-        start = time.perf_counter()
-        run()
-        calls[name] = max(1, int(0.05 / (time.perf_counter() - start)))
-    times = {name: [] for name in runs}
-    for _ in range(args.rounds):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            for _ in range(calls[name]):
-                run()
-            times[name].append((time.perf_counter() - start) / calls[name])
-    return {name: statistics.median(values) for name, values in times.items()}
+def window_rows(args: argparse.Namespace, shape: tuple[int, int]) -> Iterator[Row]:
+    length, window = args.window_length, 16 if args.tiny else 256
+    jobs = {
+        'ours': (make_attention, 'ours', args.batch, length, *shape, None),
+        f'ours, window {window}': (make_attention, 'ours', args.batch, length, *shape, window),
+    }
+    found = measure(jobs | contestants('matmul', tiny=args.tiny), args.rounds)
+    matmul = found.pop('matmul')
+    work, (full, local) = f'T={length}', found.values()
+    yield from time_rows(work, found, x=length, x_name=X_NAME)
+    yield row(work, f'time, window {window} / causal', over(local, full), 'x', '<= 0.125')
+    share = reached(local, matmul, flops(args, length, window))
+    yield row(work, f'ours, window {window}, of the matmul rate', share, 'of the best')
 
 
-def table_rows(length, args):
-    times = median_times(length, args)
-    for name, seconds in times.items():
-        row = {'length': length, 'implementation': name, 'ms': seconds * 1e3}
-        row['of the fastest'] = seconds / min(times.values())
-        if args.memory:
-            context = multiprocessing.get_context('spawn')
-            with concurrent.futures.ProcessPoolExecutor(1, context) as child:
-                row['peak MiB'] = child.submit(peak_memory, name, length, args).result()
-        yield row
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--lengths', type=int, nargs='+', default=[256, 1024, 8192])
-    parser.add_argument('--names', nargs='+', default=NAMES, choices=NAMES)
+    parser.add_argument('--names', nargs='+', default=DEFAULT, choices=NAMES)
     parser.add_argument('--batch', type=int, default=1)
     parser.add_argument('--heads', type=int, default=8)
     parser.add_argument('--head_dim', type=int, default=64)
     parser.add_argument('--window', type=int, help='keys a query sees, its own included')
-    parser.add_argument('--rounds', type=int, default=5)
-    parser.add_argument('--memory', action='store_true', help='measure peak memory as well')
-    parser.add_argument('--out', type=pathlib.Path, help='JSON file to write')
-    args = parser.parse_args()
-    rows = [row for length in args.lengths for row in table_rows(length, args)]
-    print_table('causal attention, float32, forward and backward', rows)
-    if args.out:
-        args.out.write_text(json.dumps(rows, indent=2) + '\n')
+    parser.add_argument(
+        '--window_length', type=int, default=16384, help='T of window against causal; 0: none'
+    )
+    parser.add_argument('--long', type=int, default=65536, help='T of a run for memory; 0: none')
 
 
 if __name__ == '__main__':
-    main()
+    title = 'causal attention, float32, forward and backward'
+    run_benchmark(__file__, title, rows, add_options, TINY)

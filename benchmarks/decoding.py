@@ -1,0 +1,122 @@
+"""Greedy decoding and beam search with a cache against `generate` of Hugging Face, same weights.
+
+    python benchmarks/decoding.py --rounds=5
+
+Every row of a batch has a prompt of 32 tokens and gets 224 more, whatever they are. Ours are
+`generate` and `beam_search` with the parameters passed through `unrolled` once, as generate.py does
+it. A roofline is what must be read and multiplied at the measured rates: for every step the
+weights once, and for every row its cache so far.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+
+import gpt2
+import numpy as np
+from gpt2 import Shape
+from harness import Job, Measurement, Row, installed, measure, row, run_benchmark, time_rows
+from rates import contestants, rate
+
+HUGGINGFACE = 'HF generate'
+# Name, prompts, beams, and how many times the peer's rate is owed.
+SETTINGS = ('batch 1', 1, 1, '>= 4.0'), ('batch 8', 8, 1, '>= 4.0'), ('4 x beam 4', 4, 4, '>= 6.0')
+
+
+def make_prompts(shape: Shape, count: int) -> list[list[int]]:
+    size = count, prompt_length(shape)
+    return np.random.default_rng(1).integers(0, shape.vocab, size).tolist()
+
+
+def prompt_length(shape: Shape) -> int:
+    return shape.length // 8
+
+
+def make_ours(shape: Shape, folder: str, count: int, beams: int) -> Job:
+    from transformer.decoding import beam_search, generate, unrolled
+    from transformer.interop import load_pretrained
+    from transformer.modules import Transformer
+
+    config, params, *_ = load_pretrained(folder)
+    model, params = unrolled(Transformer(config), params)
+    prompts = make_prompts(shape, count)
+    new = shape.length - prompt_length(shape)
+
+    def decode():
+        if beams == 1:
+            return generate(model, params, prompts, max_new_tokens=new)
+        options = {'beam_size': beams, 'max_new_tokens': new, 'eos_id': None}
+        found = beam_search(model, params, prompts, **options)
+        return [hypotheses[0].tokens for hypotheses in found]
+
+    return Job(decode, {'tokens': decode(), 'parameters': gpt2.count(params)})
+
+
+def make_huggingface(shape: Shape, folder: str, count: int, beams: int) -> Job:
+    import torch
+    from transformers import GPT2LMHeadModel, logging
+
+    logging.disable_progress_bar()
+    model = GPT2LMHeadModel.from_pretrained(folder).eval()
+    prompts = torch.tensor(make_prompts(shape, count))
+    new = shape.length - prompt_length(shape)
+    options = {'max_new_tokens': new, 'num_beams': beams, 'do_sample': False, 'use_cache': True}
+
+    def decode():
+        mask = torch.ones_like(prompts)
+        found = model.generate(
+            prompts, attention_mask=mask, eos_token_id=None, pad_token_id=0, **options
+        )
+        return found[:, prompts.shape[1] :].tolist()
+
+    tokens = decode()
+    if any(len(row) != new for row in tokens):
+        raise ValueError(f'{HUGGINGFACE} made rows of other lengths than {new}.')
+    return Job(decode, {'tokens': tokens})
+
+
+def least_seconds(shape: Shape, rows: int, parameters: int, read: float, matmul: float) -> float:
+    """The roofline of one run: its steps by the slower of reading and multiplying."""
+    weights = 4.0 * (parameters - shape.length * shape.width)  # positions are looked up
+    position = np.arange(prompt_length(shape), shape.length)
+    cache = 4.0 * 2 * shape.layers * shape.width * position * rows  # keys and values
+    flops = 2 * (weights + cache) / 4
+    flops += 2 * weights / 4 * (rows - 1)  # the weights are read once for all rows
+    return float(np.maximum((weights + cache) / read, flops / matmul).sum())
+
+
+def agreement(a: Measurement, b: Measurement) -> float:
+    """The share of the new tokens that are the same."""
+    return float(np.mean(np.equal(a.facts['tokens'], b.facts['tokens'])))
+
+
+def setting_rows(args, shape, folder, name, count, beams, owed) -> Iterator[Row]:
+    jobs = {'ours': (make_ours, shape, folder, count, beams)}
+    if installed('torch', 'transformers'):
+        jobs[HUGGINGFACE] = (make_huggingface, shape, folder, count, beams)
+    found = measure(jobs | contestants('matmul', 'read', tiny=args.tiny), args.rounds)
+    matmul, read = rate(found.pop('matmul')), rate(found.pop('read'))
+    ours, made = found['ours'], count * (shape.length - prompt_length(shape))
+    yield from time_rows(name, found, 'tokens/s', made)
+    if HUGGINGFACE in found:
+        peer = found[HUGGINGFACE]
+        rates = [b / a for a, b in zip(ours.seconds, peer.seconds, strict=True)]
+        same = agreement(ours, peer)
+        yield row(name, f'tokens/s, ours / {HUGGINGFACE}', rates, 'x', owed, same_tokens=same)
+        yield row(name, f'tokens as {HUGGINGFACE}', same, 'of all')
+    least = least_seconds(shape, count * beams, ours.facts['parameters'], read, matmul)
+    shares = [least / seconds for seconds in ours.seconds]
+    owed = '>= 0.6' if count * beams == 1 else ''
+    yield row(name, 'ours, of the roofline', shares, 'of the best', owed)
+
+
+def rows(args: argparse.Namespace) -> Iterator[Row]:
+    shape = gpt2.TINY if args.tiny else Shape()
+    with tempfile.TemporaryDirectory() as folder:
+        gpt2.save_model(shape, folder)
+        for setting in SETTINGS[::2] if args.tiny else SETTINGS:
+            yield from setting_rows(args, shape, folder, *setting)
+
+
+if __name__ == '__main__':
+    run_benchmark(__file__, 'decoding with a cache, a small GPT-2, float32', rows)
