@@ -16,7 +16,7 @@ NTK = ('ntk', 'dynamic')  # scalings of RoPE's base, with an exponent d / (d - 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RopeConfig:
-    """Rotary position embedding; `transformer.functional.positions` has the equations."""
+    """Rotary position embedding; `transformer.functional.frequencies` has the equations."""
 
     base: float = 10_000.0  # angle of pair i at position p: p * base^(-2i / rotated dimensions)
     local_base: float | None = None  # of 'local' layers, which are then unscaled; None: as base
@@ -84,7 +84,7 @@ class TransformerConfig:
     attention_bias: Literal['none', 'qkv', 'all'] = 'none'  # which projections have a bias
     attention_scale: float | None = None  # of the logits; None: head_dim^-0.5
     attention_softcap: float | None = None  # c * tanh(logits / c)
-    attention_implementation: Literal['auto', 'xla', 'blockwise'] = 'auto'
+    attention_implementation: Literal['auto', 'xla', 'blockwise', 'cudnn', 'pallas'] = 'auto'
     window: int | None = None  # keys a 'local' layer sees, the query's own included
     # Kinds of successive layers, repeated: 'global' or 'local'. Empty: all 'local' if there is a
     # window, else all 'global'.
@@ -96,6 +96,9 @@ class TransformerConfig:
     mlp_bias: bool = False
 
     # Embeddings and head.
+    # Of token tables whose rows are projected to embed_dim, as features are to this width before
+    # the logits (Lan et al. 2020, section 3.1; OPT-350m); None: embed_dim, without projections.
+    embedding_width: int | None = None
     embed_scale: float = 1.0  # factor on embedded tokens (the paper: embed_dim^0.5)
     num_token_types: int = 0  # BERT's segment embeddings
     tie_embeddings: bool = True  # the head is the embedding table
@@ -107,13 +110,14 @@ class TransformerConfig:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     pooling: Literal['first', 'mean'] = 'first'  # tokens of an encoder that make a row's vector
-    pooler: bool = False  # a tanh projection of that vector (BERT)
+    pooler: bool = False  # a projection of that vector and an activation (BERT)
+    pooler_activation: Literal['tanh', 'relu'] = 'tanh'
 
     # Initialisation: 'normal' N(0, init_std); 'gpt2' the same, residual outputs divided by
     # sqrt(2 * layers); 'fan_in' N(0, 1 / fan in); 'xavier' uniform.
     init: Literal['normal', 'gpt2', 'fan_in', 'xavier'] = 'gpt2'
     init_std: float = 0.02
-    embedding_std: float | None = None  # None: init_std, or embed_dim^-0.5 with 'xavier'
+    embedding_std: float | None = None  # None: init_std, or table_width^-0.5 with 'xavier'
 
     # Computation.
     dtype: Literal['float32', 'bfloat16', 'float16', 'float64'] = 'float32'
@@ -219,6 +223,10 @@ class TransformerConfig:
     @property
     def encoder_layers(self) -> int:
         return self.num_encoder_layers or self.num_layers
+
+    @property
+    def table_width(self) -> int:
+        return self.embedding_width or self.embed_dim
 
     @property
     def rotary_dim(self) -> int:

@@ -175,7 +175,7 @@ BAD = {
     'dropout keys': ({'dropout_rate': 0.1, 'dropout_key': KEYS[:1]}, 'one for each of 2 rows'),
     'implementation': (
         {'implementation': 'flash'},
-        "must be one of blockwise, xla, or None; not 'flash'",
+        "must be one of blockwise, cudnn, pallas, xla, or None; not 'flash'",
     ),
 }
 

@@ -112,6 +112,16 @@ def test_keys_of_any_implementation_count_whole():
     keys = jax.random.wrap_key_data(words, impl='rbg')
     first, second = run_bits(keys[:, None], np.arange(64))
     assert not np.any(first == second)
+    masks = kept(0.5, keys, (2, 64))
+    assert not np.array_equal(*masks)
+    np.testing.assert_array_equal(masks, kept(0.5, words, (2, 64)))  # not 4 words by default
+    np.testing.assert_array_equal(masks[0], kept(0.5, keys[0], (64,)))
+
+
+def test_what_is_no_key_is_refused():
+    for wrong in np.float32(7), np.int32([1, 2]), np.uint32(7):
+        with pytest.raises(ValueError, match='key must be JAX keys, typed or raw uint32'):
+            dropout(np.ones(4), 0.5, wrong)
 
 
 def test_jit_vmap_and_repetition_give_the_same_bits():

@@ -18,6 +18,7 @@ from transformer.functional.chunking import sum_over_chunks
 from transformer.functional.corruption import corrupt_spans, mask_tokens, span_lengths
 from transformer.functional.dropout import dropout, dropout_bits
 from transformer.functional.feed_forward import affine, feed_forward, gated_feed_forward
+from transformer.functional.frequencies import dynamic_ntk, rope_frequencies
 from transformer.functional.losses import correct_predictions, cross_entropy, weighted_sum
 from transformer.functional.masks import (
     causal_mask,
@@ -35,7 +36,6 @@ from transformer.functional.positions import (
     apply_rope,
     relative_bias,
     relative_buckets,
-    rope_frequencies,
     sinusoidal,
 )
 from transformer.functional.sampling import apply_temperature, min_p, sample, top_k, top_p
@@ -55,6 +55,7 @@ __all__ = [
     'dot_product_attention',
     'dropout',
     'dropout_bits',
+    'dynamic_ntk',
     'feed_forward',
     'gated_feed_forward',
     'gelu',

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from transformer.functional.accelerators import KERNELS, best_kernel, unsupported
 from transformer.functional.attention_arguments import (
     MASKED,
     AttentionArguments,
@@ -75,8 +76,10 @@ def dot_product_attention(
         local_window_size: (left, right), attend only to keys at most `left` positions before and
             `right` after the query; one int stands for both. None: to all.
         implementation: 'xla', with all logits in memory; 'blockwise', in memory linear in T and S
-            (but for dense biases and masks), which hands over to 'xla' where weights are
-            returned, and whose gradient has no gradient in reverse mode; None: the faster one.
+            (but for dense biases and masks), whose gradient has no gradient in reverse mode;
+            'cudnn', on NVIDIA GPUs; 'pallas', JAX's splash attention on TPUs. None: the fastest
+            that takes these arguments; docs/attention.md says which each takes. All hand over to
+            'xla' where weights are returned.
         return_residual: also return the logsumexp of each query's logits, sinks included, with no
             gradient; MASKED (-2.4e38) for a query that may attend to nothing.
         softcap: c; the scaled logits become c tanh(logits / c) (Gemma Team 2024).
@@ -99,7 +102,8 @@ def dot_product_attention(
         softmax. A row of weights sums to 1 (less with sinks), or to 0 with nothing to attend to.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, or an unknown implementation.
+        ValueError: shapes or dtypes that do not fit, or an implementation that is unknown, needs
+            another device or does not take these arguments.
     """
     batched = jnp.ndim(query) == 4
     query, key, value = checked_inputs(query, key, value)
@@ -139,7 +143,15 @@ def dot_product_attention(
         raise ValueError(f'implementation must be one of {names}, or None; not {implementation!r}.')
     if return_weights or T * S == 0:
         implementation = 'xla'  # the only one that has the weights, or takes no keys
-    attend = IMPLEMENTATIONS[implementation or best_implementation(B, N, T, S)]
+    implementation = implementation or best_implementation(arguments, return_residual)
+    if implementation in KERNELS:
+        reason = unsupported(implementation, arguments, return_residual)
+        if reason:
+            raise ValueError(
+                f'implementation={implementation!r} {reason}: leave it None, which chooses one '
+                "that does, or take 'blockwise' or 'xla'."
+            )
+    attend = IMPLEMENTATIONS[implementation]
     output, residual, *weights = attend(arguments)
     results = (output, *[residual] * return_residual, *weights[:return_weights])
     results = results if batched else tuple(x[0] for x in results)
@@ -247,16 +259,24 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     return output, residual[..., 0].swapaxes(1, 2), weights / total
 
 
-def best_implementation(B: int, N: int, T: int, S: int) -> str:
-    """The name of the fastest implementation for these sizes, if its logits are not too many.
+def best_implementation(arguments: AttentionArguments, return_residual: bool) -> str:
+    """The name of the fastest implementation that takes these arguments.
 
     On a CPU blocks win as soon as there are several, since all logits at once leave its caches.
-    Other devices prefer one large product, until its float32 logits take a GiB.
+    Other devices have kernels of their own; beside these they prefer one large product, until its
+    float32 logits take a GiB.
     """
+    (B, T, N, _), S = arguments.query.shape, arguments.key.shape[1]
     if jax.default_backend() == 'cpu':
         return 'blockwise' if T > 1 and T * S >= 2**18 else 'xla'
-    return 'blockwise' if T > 1 and B * N * T * S >= 2**28 else 'xla'
+    by_blocks = 'blockwise' if T > 1 and B * N * T * S >= 2**28 else 'xla'
+    return best_kernel(arguments, return_residual) or by_blocks
 
 
-# Functions of AttentionArguments to output and residual, and to the weights where there are any.
-IMPLEMENTATIONS = {'xla': xla_attention, 'blockwise': blockwise_attention}
+# Functions of AttentionArguments to output and residual (None from kernels of accelerators), and to
+# the weights where there are any.
+IMPLEMENTATIONS = {
+    'xla': xla_attention,
+    'blockwise': blockwise_attention,
+    **{name: kernel.attend for name, kernel in KERNELS.items()},
+}

@@ -56,6 +56,11 @@ class AttentionArguments(NamedTuple):
     query_indices: Array  # [T]
     key_indices: Array  # [S]
 
+    @property
+    def by_index(self) -> bool:
+        """Whether the positions are the indices, none having been given."""
+        return self.query_positions is self.query_indices and self.key_positions is self.key_indices
+
 
 def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
     """Scales, caps, biases and masks the products query key^T [B, N, T, S].
@@ -72,13 +77,20 @@ def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
     if a.bias_fn is not None:
         bias = checked_bias(a.bias_fn(a.bias_params, queries, keys), logits.shape)
         logits = logits + bias.astype(logits.dtype)
-    allowed = combine_masks(
+    allowed = allowed_keys(a)
+    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
+
+
+def allowed_keys(arguments: AttentionArguments) -> Array | None:
+    """bool, broadcastable to [B, N, T, S], where a query may attend to a key; None: everywhere."""
+    a = arguments
+    queries, keys = a.query_positions, a.key_positions
+    return combine_masks(
         a.mask,
         causal_mask(queries, keys) if a.is_causal else None,
         window_mask(queries, keys, *a.window) if a.window else None,
         None if a.key_segment_ids is None else segment_mask(a.query_segment_ids, a.key_segment_ids),
     )
-    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
 
 
 def dropped_weights(weights: Array, arguments: AttentionArguments) -> Array:

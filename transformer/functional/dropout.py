@@ -32,7 +32,7 @@ def dropout(x: ArrayLike, rate: float | ArrayLike, key: ArrayLike | None) -> Arr
     x = jnp.asarray(x)
     if not needs_dropout(rate, key):
         return x
-    words = jax.random.key_data(key)
+    words = _words(key)
     if words.ndim > 2 or (words.ndim == 2 and words.shape[:1] != x.shape[:1]):
         raise ValueError(
             f'key must be one key or one for each row of x; got keys {list(words.shape[:-1])} '
@@ -55,13 +55,16 @@ def dropout_bits(key: ArrayLike, *coordinates: ArrayLike) -> Array:
     the innermost: only the last is hashed at full size.
 
     Args:
-        key: JAX keys of any shape, typed or raw uint32 [..., words].
+        key: JAX keys of any shape and implementation, typed or raw uint32 [..., words].
         coordinates: integer arrays which, with the shape of the keys, broadcast to one shape.
 
     Returns:
         uint32, of the common shape.
+
+    Raises:
+        ValueError: `key` is no JAX key.
     """
-    words = jax.random.key_data(key)
+    words = _words(key)
     low, high = jnp.uint32(0x243F6A88), jnp.uint32(0x85A308D3)  # the first bits of pi
     for word in (*jnp.unstack(words, axis=-1), *coordinates):
         low, high = _absorb(low, high, jnp.asarray(word).astype(jnp.uint32))
@@ -97,6 +100,16 @@ def needs_dropout(rate: float | ArrayLike, key: ArrayLike | None) -> bool:
     if key is None:
         raise ValueError('dropout needs a key: give one, or a rate of 0.0.')
     return True
+
+
+def _words(key: ArrayLike) -> Array:
+    """The words uint32 [..., words] of keys, however many their implementation has."""
+    key = jnp.asarray(key)
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(key)
+    if key.dtype != jnp.uint32 or not key.ndim:
+        raise ValueError(f'key must be JAX keys, typed or raw uint32 words, not {key.dtype}.')
+    return key
 
 
 def _absorb(low: Array, high: Array, word: Array) -> tuple[Array, Array]:
