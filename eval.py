@@ -5,8 +5,8 @@
 
 A translating run also decodes the split's sources. The metrics go to DIR/eval.json (eval_test.json
 for the test split), and every source, reference and hypothesis to DIR/decoded_SPLIT.jsonl. Of a
-published model, in a folder of Hugging Face's transformers, the config names the data and the task;
-the results go to the folder --workdir, if it is given.
+published model, a folder of Hugging Face's transformers or a name on its hub, the config names the
+data and the task; the results go to the folder --workdir, if it is given.
 """
 
 import argparse

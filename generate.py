@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add('--workdir', type=Path, metavar='DIR', help='folder of a run of train.py')
-    pretrained = "instead: a model's folder of Hugging Face's transformers"
+    pretrained = "instead: a model's folder of Hugging Face's transformers, or its name on the hub"
     add('--pretrained', type=Path, metavar='FOLDER', help=pretrained)
     add('--prompt', action='append', metavar='TEXT', help='may be repeated; default: empty')
     add('--input', type=Path, metavar='FILE', help='prompts, one a line, instead of --prompt')
@@ -75,13 +75,15 @@ def main(argv: Sequence[str]) -> None:
 
     from transformer.decoding.command import ACTIONS, write
 
+    if args.plot_attention is not None:
+        from transformer.decoding.attention_maps import check_picture, plot_attention
+
+        check_picture(args.plot_attention)
     run = read_model(args, overrides)
     settle_flags(args, run.config.task)
     act = ACTIONS.get(run.config.task, write)
     shown = act(args, run, texts, functools.partial(restore_model, args, run))
     if args.plot_attention is not None:
-        from transformer.decoding.attention_maps import plot_attention
-
         plot_attention(
             shown.model,
             shown.params,

@@ -41,6 +41,7 @@ EVERYTHING = TransformerConfig(
 )
 BERT = dataclasses.replace(EVERYTHING, topology='encoder', pooler=True)
 T5 = dataclasses.replace(EVERYTHING, position='relative')
+NARROW = dataclasses.replace(EVERYTHING, embedding_width=16, head='lm', tie_embeddings=True)
 
 
 def compiled_flops(model, rows, length):
@@ -52,7 +53,9 @@ def compiled_flops(model, rows, length):
     return compiled.cost_analysis()['flops'] / rows / length
 
 
-@pytest.mark.parametrize('config', [EVERYTHING, BERT, T5], ids=['everything', 'bert', 't5'])
+@pytest.mark.parametrize(
+    'config', [EVERYTHING, BERT, T5, NARROW], ids=['everything', 'bert', 't5', 'narrow']
+)
 def test_every_parameter_has_one_component(config):
     names = [path_name(p) for p, _ in jax.tree_util.tree_leaves_with_path(parameter_shapes(config))]
     for name in names:

@@ -358,6 +358,8 @@ def test_a_terminal_gets_no_control_characters(monkeypatch, capsys):
         (['--batch_size=0'], ['batch_size', 'at least 1']),
         (['--seed=-1'], ['seed', '-1']),
         (['--average=0'], ['average', 'at least 1']),
+        (['--plot_attention=/no/a.png'], ['/no/a.png', 'cannot be written', 'No such file']),
+        (['--plot_attention=a.gif'], ['a.gif', "'.gif'", '.png']),
         (['--beam_size=2', '--temperature=0.5'], ['--beam_size', '--temperature=0.5']),
         (['--beam_size=0'], ['beam_size', 'at least 1']),
         (['--beam_size=2', '--num_samples=3'], ['num_results 3', 'beam_size 2']),

@@ -21,7 +21,7 @@ from transformer.modules.stack import stack_depth
 
 # Component of a parameter, by its path; every path matches one.
 COMPONENTS = {
-    'embedding': r'(embedding|token_types)/table$',
+    'embedding': r'(embedding|token_types)/table$|^embedding_projection/',
     'attention': r'attention/(query|key|value|out)/|buckets/table$',
     'feed_forward': r'feed_forward/',
     'norm': r'norm/(scale|bias)$',
@@ -72,7 +72,9 @@ def forward_flops_per_token(config: TransformerConfig, length: int) -> dict[str,
         if name.endswith('kernel') and not name.startswith(('pooler/', 'classifier/')):
             flops[_component(name)] += 2 * size
     if config.head in ('lm', 'masked_lm') and config.tie_embeddings:
-        flops['head'] += 2 * config.vocab_size * config.embed_dim
+        flops['head'] += 2 * config.vocab_size * config.table_width
+    if config.embedding_width and config.topology == 'encoder_decoder':  # on both sides
+        flops['embedding'] += 2 * config.embedding_width * config.embed_dim
     flops['attention'] += attention_flops_per_token(config, length)
     return flops
 

@@ -35,7 +35,7 @@ _NAMES = {
     AT_LEAST_1: """
         corruption.mean_span
         model.vocab_size model.encoder_vocab_size model.num_classes model.num_layers
-        model.num_encoder_layers model.embed_dim model.num_heads
+        model.num_encoder_layers model.embed_dim model.embedding_width model.num_heads
         model.num_kv_heads model.head_dim model.mlp_dim model.max_length model.window
         model.rope.factor model.rope.original_length
         model.relative.num_buckets model.relative.max_distance

@@ -99,6 +99,9 @@ def test_key_is_the_content_the_split_and_the_tokenizer(write, load):
     changed = load('a.txt')
     assert changed.tokens[1:5].tolist() == list(b'test')
     assert len({*folders, changed.folder}) == 5
+    framed = train_tokenizer('bytes', []).for_pairs(None)
+    framed.prefix = [7]
+    assert load('a.txt', tokenizer=framed).tokens[:3].tolist() == [EOS, 7, *b't']
 
 
 @pytest.mark.parametrize('damage', ['truncate', 'remove', 'manifest', 'garbage'])

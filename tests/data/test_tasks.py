@@ -136,16 +136,16 @@ def test_span_corruption():
 def test_seq2seq():
     target = corpus([1, 8, 1, 9, 8, 1], [0, 2])
     check(
-        seq2seq(STREAM, target, np.array([[0, 1, 2, 3, 4, X]]), np.array([[0, 1, 2, 3, 4]])),
+        seq2seq(STREAM, target, np.array([[0, 1, 2, 3, 4, X]]), np.array([[0, 1, 2, 3, 4, X]]), 3),
         FIELDS | {'encoder_tokens', 'encoder_segment_ids', 'encoder_positions'},
         encoder_tokens=[[5, 6, 0, 7, 0, 0]],
         encoder_segment_ids=[[1, 1, 1, 2, 2, 0]],
         encoder_positions=[[0, 1, 2, 0, 1, 0]],
-        tokens=[[1, 8, 1, 9, 8]],
-        targets=[[8, 1, 9, 8, 1]],
-        weights=[[1, 1, 1, 1, 1]],
-        segment_ids=[[1, 1, 2, 2, 2]],
-        positions=[[0, 1, 0, 1, 2]],
+        tokens=[[3, 8, 3, 9, 8, 0]],
+        targets=[[8, 1, 9, 8, 1, 0]],
+        weights=[[1, 1, 1, 1, 1, 0]],
+        segment_ids=[[1, 1, 2, 2, 2, 0]],
+        positions=[[0, 1, 0, 1, 2, 0]],
     )
 
 

@@ -172,3 +172,29 @@ def test_mistakes(tmp_path):
             tokenizer.decode([1, id])
     with pytest.raises(UserError, match=r"'\\udc80', half a surrogate pair"):
         tokenizer.encode('from a shell: \udc80')
+
+
+def framed(*after):
+    """A tokenizer of bytes whose tokenizer.json puts <s> (257) before a text, and tokens after."""
+    plain = train_tokenizer('bytes', [], special_tokens=['<s>']).to_json()
+    backend = tokenizers.Tokenizer.from_str(plain)
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single=' '.join(['<s>', '$A', *after]),
+        special_tokens=[('<s>', 257), ('<|endoftext|>', 256)],
+    )
+    return Tokenizer(backend)
+
+
+def test_pairs_of_a_published_model_are_framed_as_its_texts():
+    plain = framed('<|endoftext|>')
+    assert (plain.prefix, plain.start_id) == ([], plain.eos_id)
+    pairs = plain.for_pairs(3)
+    assert pairs.encode_batch(['ab', '']) == [[257, *b'ab'], [257]]
+    assert (pairs.start_id, pairs.eos_id) == (3, 256)
+    assert plain.for_pairs(None).start_id == 256
+    assert plain.encode('ab') == [*b'ab']  # which stays as it is
+    assert framed().for_pairs(3).prefix == [257]
+    with pytest.raises(UserError, match=r'ends a text with the tokens \[256, 257\]'):
+        framed('<|endoftext|>', '<s>').for_pairs(3)
+    ours = train_tokenizer('bytes', []).for_pairs(None)
+    assert (ours.prefix, ours.start_id) == ([], 256)

@@ -65,7 +65,7 @@ def sources_of(name):
 
 
 @functools.partial(jax.jit, static_argnames='config')
-def _logits(params, batch, config):
+def full_logits(params, batch, config):
     return Transformer(config).apply({'params': params}, batch)
 
 
@@ -81,6 +81,6 @@ def full_log_probs(name, rows, source=None, **changes):
     batch = {'tokens': tokens}
     if source is not None:
         batch['encoder_tokens'] = np.tile(np.array(source, np.int32), (len(rows), 1))
-    logits = np.asarray(_logits(params, batch, model.config), np.float64)
+    logits = np.asarray(full_logits(params, batch, model.config), np.float64)
     logits -= logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -4,28 +4,23 @@ import dataclasses
 import functools
 import io
 import itertools
-import json
 
 import jax
 import matplotlib
 import numpy as np
 import pytest
-import tokenizers
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
-from tokenizers import decoders, models
 
 from transformer.config import TransformerConfig
-from transformer.data.tokenizers import END_OF_TEXT, Tokenizer, train_tokenizer
+from transformer.data.tokenizers import train_tokenizer
 from transformer.decoding import attention_maps
 from transformer.decoding.attention_maps import (
-    BYTES,
     MAX_CELLS,
     attention_weights,
     choose_fonts,
     make_labels,
     plot_attention,
-    token_texts,
 )
 from transformer.errors import UserError
 from transformer.functional import (
@@ -263,39 +258,6 @@ def test_labels_stay_legible_and_pictures_of_a_size_that_opens(shape):
         assert 6 <= label.get_fontsize() <= 9
     height = figure.get_figheight() * axes.get_position().height / T
     assert height * 72 > axes.get_yticklabels()[0].get_fontsize() if T > 1 else True
-
-
-def test_tokens_spell_their_text():
-    for kind in 'bytes', 'chars', 'bpe':
-        tokenizer = train_tokenizer(kind, [TEXT] * 3, 270)
-        texts = token_texts(tokenizer, tokenizer.encode(TEXT))
-        joined = ''.join(texts).encode(errors='surrogateescape').decode()
-        assert joined == TEXT, kind
-        assert token_texts(tokenizer, [tokenizer.eos_id, 999]) == [END_OF_TEXT, '#999']
-    assert ' ' in texts
-    assert any('\udc80' <= text[-1] <= '\udcff' for text in texts)
-
-
-def test_tokens_of_other_tokenizers_spell_their_text():
-    metaspace = tokenizers.Tokenizer(models.Unigram([('<unk>', 0), ('▁a', -1), ('b▁', -2)], 0))
-    metaspace.decoder = decoders.Metaspace()
-    wordpiece = tokenizers.Tokenizer(models.WordPiece({'a': 0, '##b': 1, '▁': 2}, unk_token='a'))
-    wordpiece.decoder = decoders.WordPiece()
-    # A name in the vocabulary that is not made of bytes.
-    byte_level = tokenizers.Tokenizer(models.BPE(vocab={'Ġ': 0, '三': 1, 'Ã': 2}, merges=[]))
-    byte_level.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()])
-    for backend, expected in (
-        (metaspace, ['<unk>', ' a', 'b ', '</s>']),
-        (wordpiece, ['a', '##b', '▁', '</s>']),
-        (byte_level, [' ', '三', '\udcc3', '</s>']),
-    ):
-        backend.add_special_tokens(['</s>'])
-        assert token_texts(Tokenizer(backend), range(4)) == expected
-
-
-def test_byte_alphabet_is_the_library_s():
-    vocab = json.loads(train_tokenizer('bytes', []).to_json())['model']['vocab']
-    assert vocab.items() >= BYTES.items()
 
 
 @pytest.mark.parametrize(

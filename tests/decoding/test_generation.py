@@ -4,26 +4,19 @@ import functools
 import itertools
 import operator
 
+import decoding_models
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoding_models import PROMPTS, SMALL, full_logits
 
 from transformer.config import RopeConfig, TransformerConfig
 from transformer.decoding import check_prompts, generate, stream, unrolled
 from transformer.decoding.loop import CHUNK, State, choose_tokens, decode, next_logits, prefill
 from transformer.errors import UserError
-from transformer.modules import Transformer, init_cache
+from transformer.modules import init_cache
 
-SMALL = {
-    'vocab_size': 40,
-    'num_layers': 2,
-    'embed_dim': 16,
-    'num_heads': 4,
-    'mlp_dim': 24,
-    'max_length': 32,
-    'tie_embeddings': False,  # tied, random models repeat themselves
-}
 MODELS = {
     'rope': {
         'num_layers': 3,  # a period, scanned, and one layer more
@@ -45,25 +38,20 @@ MODELS = {
         'attention_bias': 'all',
         'logits_softcap': 9.0,
     },
-    'relative': {'position': 'relative', 'window': 5, 'num_kv_heads': 1, 'tie_embeddings': True},
+    'relative': {
+        'position': 'relative',
+        'window': 5,
+        'num_kv_heads': 1,
+        'tie_embeddings': True,
+        'embed_scale': 0.1,  # lest it repeat itself
+        'norm_placement': 'post',
+    },
 }
-PROMPTS = [[5, 31, 7, 7, 12, 0, 9], [17], [3, 1, 2]]  # longest 7: with 25 more, max_length
-NEW = 25
+NEW = 25  # and the longest prompt of 7: max_length
 
 
-@functools.cache
 def make(name, **changes):
-    model = Transformer(TransformerConfig(**SMALL | MODELS[name] | changes))
-    batch = {'tokens': np.ones((1, 2), np.int32)}
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch)['params'])
-    random = np.random.default_rng(0)
-    # Wide enough that the likeliest token changes from step to step.
-    return model, jax.tree.map(lambda x: jnp.array(random.normal(0, 0.5, x.shape), x.dtype), shapes)
-
-
-@functools.partial(jax.jit, static_argnames='config')
-def full_logits(params, tokens, config):
-    return Transformer(config).apply({'params': params}, {'tokens': tokens})
+    return decoding_models.make(name, **MODELS[name] | changes)
 
 
 @functools.cache
@@ -76,10 +64,10 @@ def greedy_without_cache(name):
         row[: len(prompt)] = prompt
     rows = np.arange(len(PROMPTS))
     for ends in lengths + np.arange(NEW)[:, None]:
-        logits = np.asarray(full_logits(params, tokens, model.config))  # [B, T, V]
+        logits = np.asarray(full_logits(params, {'tokens': tokens}, model.config))  # [B, T, V]
         tokens[rows, ends] = logits[rows, ends - 1].argmax(-1)
     new = [row[n : n + NEW].tolist() for n, row in zip(lengths, tokens, strict=True)]
-    return new, np.asarray(full_logits(params, tokens, model.config))
+    return new, np.asarray(full_logits(params, {'tokens': tokens}, model.config))
 
 
 @functools.partial(jax.jit, static_argnames='config')
@@ -308,8 +296,8 @@ def test_unrolled_parameters_are_narrow_and_give_the_same_logits():
         return leaf.astype(jnp.bfloat16).astype(jnp.float32) if leaf.ndim > 1 else leaf
 
     tokens = np.array(PROMPTS[:1], np.int32)
-    expected = full_logits(jax.tree.map(rounded, params), tokens, model.config)
-    np.testing.assert_array_equal(full_logits(narrow, tokens, model.config), expected)
+    expected = full_logits(jax.tree.map(rounded, params), {'tokens': tokens}, model.config)
+    np.testing.assert_array_equal(full_logits(narrow, {'tokens': tokens}, model.config), expected)
     _, again = unrolled(model, narrow)
     assert all(map(operator.is_, jax.tree.leaves(again), jax.tree.leaves(narrow)))
 

@@ -41,7 +41,7 @@ def load(folder: pathlib.Path, variant: Variant) -> torch.nn.Module:
 
 
 def run(folder: pathlib.Path, variant: Variant, batch: dict[str, np.ndarray]) -> dict:
-    """Logits, and the hidden states of the stack that makes them, [layers + 1, B, T, D]."""
+    """Logits, and the layers + 1 hidden states [B, T, D] of the stack that makes them."""
     if 'dynamic' in str(variant.fields):
         return _row_by_row(folder, variant, batch)
     return _run(load(folder, variant), variant, batch)
@@ -68,7 +68,7 @@ def _run(model, variant, batch):
     with torch.no_grad():
         out = model(**inputs, output_hidden_states=True)
     states = out.get('decoder_hidden_states', out.get('hidden_states'))
-    found = {'hidden': np.stack([state.numpy() for state in states])}
+    found = {'hidden': [state.numpy() for state in states]}
     for name in 'logits', 'prediction_logits', 'pooler_output':
         if name in out:
             found['logits' if 'logits' in name else 'pooled'] = out[name].numpy()
@@ -83,10 +83,11 @@ def _row_by_row(folder, variant, batch):
         outputs.append(_run(load(folder, variant), variant, alone) | {'valid': valid})
     length = len(outputs[0]['valid'])
     logits = np.zeros((2, length, outputs[0]['logits'].shape[-1]), np.float32)
-    hidden = np.zeros((len(outputs[0]['hidden']), 2, length, 48), np.float32)
+    hidden = [np.zeros((2, length, 48), np.float32) for _ in outputs[0]['hidden']]
     for row, out in enumerate(outputs):
         logits[row, out['valid']] = out['logits'][0]
-        hidden[:, row, out['valid']] = out['hidden'][:, 0]
+        for state, alone in zip(hidden, out['hidden'], strict=True):
+            state[row, out['valid']] = alone[0]
     return {'logits': logits, 'hidden': hidden}
 
 

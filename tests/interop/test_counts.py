@@ -71,6 +71,9 @@ CHECKPOINTS = [
      | {'n_head': 16}, (), 559_214_592),
     ('opt-125m', 'opt', llama_like(50272, 768, 3072, 12, 12, 12, ffn_dim=3072)
      | {'max_position_embeddings': 2048}, (), 125_239_296),
+    ('opt-350m', 'opt', llama_like(50272, 1024, 4096, 24, 16, 16, ffn_dim=4096)
+     | {'max_position_embeddings': 2048, 'word_embed_proj_dim': 512}
+     | {'do_layer_norm_before': False}, (), 331_196_416),
     ('bert-base-uncased', 'bert', bert_like(30522, 512, 2), ('bert.pooler.dense.weight',),
      109_482_240),
     ('roberta-base', 'roberta', bert_like(50265, 514, 1), ('roberta.pooler.dense.weight',),

@@ -32,6 +32,8 @@ def apply(config):
         found = {'hidden': features}
         if config.head in ('lm', 'masked_lm'):
             found['logits'] = model.apply({'params': params}, features, method='logits')
+        if config.embedding_width:  # published are the features that the table is multiplied by
+            found['hidden'] = features @ params['head']['projection']['kernel']
         if config.pooler:
             found['pooled'] = model.apply({'params': params}, features, method='pooled')
         if config.head == 'classifier':

@@ -13,9 +13,10 @@ from tiny_models import read_golden, weight, write_model
 from transformer.config import RopeConfig, TransformerConfig
 from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
-from transformer.interop import FAMILIES, load_pretrained, save_pretrained
+from transformer.interop import FAMILIES, load_pretrained, read_pretrained, save_pretrained
+from transformer.interop.family import Published
 from transformer.interop.pretrained import read_config, write_config
-from transformer.interop.rules import ACTIVATIONS, SCALINGS
+from transformer.interop.rules import ACTIVATIONS, SCALINGS, label_names
 from transformer.modules import stack_layers
 
 MODELS, _ = read_golden()
@@ -70,8 +71,8 @@ def test_every_family_has_a_tiny_model():
         ('qwen2', {'layer_types': ['chunked_attention'] * 2}, ['layer_types', 'chunked']),
         ('gpt2', {'scale_attn_by_inverse_layer_idx': True}, ['scale_attn_by_inverse', 'True']),
         ('gemma', {'use_bidirectional_attention': True}, ['use_bidirectional_attention']),
+        ('gemma3', {'attn_logit_softcapping': 2.0}, ['attn_logit_softcapping', '2.0']),
         ('bloom', {'apply_residual_connection_post_layernorm': True}, ['post_layernorm']),
-        ('opt', {'word_embed_proj_dim': 32}, ['word_embed_proj_dim 32', 'hidden_size 48']),
         ('bert', {'position_embedding_type': 'relative_key'}, ['relative_key', "'absolute'"]),
         ('bert', {'is_decoder': True}, ['is_decoder']),
         ('roberta', {'hidden_act': 'relu'}, ['hidden_act', "'gelu'"]),
@@ -109,6 +110,52 @@ def test_leftovers_and_gaps_are_named(tmp_path, name, tensors, words):
     message = refusal(load_pretrained, publish(tmp_path, name, tensors=tensors))
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize(
+    ('name', 'cls'),
+    [
+        ('bert-classifier', 'BertForTokenClassification'),  # with the same tensors
+        ('bert-classifier', 'BertForMultipleChoice'),
+        ('bert', 'BertForNextSentencePrediction'),
+        ('roberta-classifier', 'RobertaForQuestionAnswering'),
+        ('llama', 'LlamaForSequenceClassification'),
+    ],
+)
+def test_heads_that_are_not_ours_are_refused_by_name(tmp_path, name, cls):
+    folder = publish(tmp_path, name, {'architectures': [cls]})
+    message = refusal(load_pretrained, folder)
+    assert cls in message
+    assert FAMILIES[MODELS[name]['config']['model_type']].classes['none'] in message
+
+
+def test_a_classifier_without_its_pooler_is_not_ours(tmp_path):
+    pooler = {f'bert.pooler.dense.{leaf}': 'absent' for leaf in ('weight', 'bias')}
+    folder = publish(tmp_path, 'bert-classifier', {'architectures': 'absent'}, pooler)
+    assert 'has classifier.' in refusal(load_pretrained, folder)
+
+
+@pytest.mark.parametrize('name', ['bert-classifier', 'distilbert-classifier'])
+def test_labels_come_along(tmp_path, name):
+    folder = publish(tmp_path / 'published', name)
+    config, params, _ = load_pretrained(folder)
+    numbers = [str(i) for i in range(5)] if name == 'bert-classifier' else None
+    expected = numbers or [f'LABEL_{i}' for i in range(4)]
+    assert read_pretrained(folder).labels == tuple(expected)
+    family = MODELS[name]['config']['model_type']
+    save_pretrained(tmp_path / 'ours', config, params, None, family, labels=['no', 'yes'])
+    named = read_pretrained(tmp_path / 'ours').labels
+    assert named[:3] == ('no', 'yes', 'LABEL_2')
+    assert len(named) == config.num_classes
+    names = json.loads((tmp_path / 'ours' / 'config.json').read_text())['label2id']
+    assert names['yes'] == 1
+    assert read_pretrained(publish(tmp_path / 'bert', 'bert')).labels == ()
+
+
+def test_labels_are_in_the_order_of_their_numbers():
+    fields = {'id2label': {str(i): f'{i}' for i in (10, 9, 2, 1, 0, 3, 4, 5, 6, 7, 8)}}
+    assert label_names(Published(fields)) == tuple(str(i) for i in range(11))
+    assert label_names(Published({'num_labels': 3})) == ('LABEL_0', 'LABEL_1', 'LABEL_2')
 
 
 def test_many_leftovers_are_counted(tmp_path):
@@ -201,6 +248,16 @@ def test_null_is_not_absent():
 def test_yarn_factor_follows_from_the_lengths():
     scaling = {'rope_type': 'yarn', 'original_max_position_embeddings': 8, 'rope_theta': 9.0}
     assert published_config('llama', rope_parameters=scaling).rope.factor == 4
+
+
+@pytest.mark.parametrize('given', ['config.json', 'generation_config.json'])
+def test_the_token_that_begins_a_target_is_read(tmp_path, given):
+    folder = publish(tmp_path, 't5', {'decoder_start_token_id': 'absent'})
+    assert read_pretrained(folder).start_id is None
+    path = folder / given
+    fields = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(fields | {'decoder_start_token_id': 3}))
+    assert read_pretrained(folder).start_id == 3
 
 
 @pytest.mark.parametrize('name', ['llama', 'gemma3', 't5', 'bert'])

@@ -31,6 +31,14 @@ OPT = {
     'ffn_dim': 40,
     'max_position_embeddings': 32,
 }
+DISTILBERT = {
+    'vocab_size': V,
+    'dim': 48,
+    'n_layers': 2,
+    'n_heads': 3,
+    'hidden_dim': 40,
+    'max_position_embeddings': 32,
+}
 T5 = {
     'vocab_size': V,
     'd_model': 48,
@@ -121,7 +129,14 @@ VARIANTS = {
         GROUPED | {'use_sliding_window': True, 'sliding_window': 3, 'max_window_layers': 1},
     ),
     'qwen3': Variant('Qwen3ForCausalLM', GROUPED | {'attention_bias': True}),
+    'qwen3-windows': Variant(
+        'Qwen3ForCausalLM',
+        GROUPED | {'use_sliding_window': True, 'sliding_window': 3, 'max_window_layers': 1},
+    ),
     'gemma': Variant('GemmaForCausalLM', GROUPED),
+    'gemma-biased': Variant(
+        'GemmaForCausalLM', GROUPED | {'attention_bias': True, 'tie_word_embeddings': False}
+    ),
     'gemma2': Variant(
         'Gemma2ForCausalLM',
         GROUPED
@@ -146,6 +161,15 @@ VARIANTS = {
             },
         },
     ),
+    'gemma3-capped': Variant(
+        'Gemma3ForCausalLM',
+        GROUPED
+        | {
+            'attention_bias': True,
+            'sliding_window': 3,
+            'final_logit_softcapping': 3.0,
+        },
+    ),
     'gpt_neox': Variant('GPTNeoXForCausalLM', SIZES),
     'gpt_neox-sequential': Variant(
         'GPTNeoXForCausalLM',
@@ -159,6 +183,12 @@ VARIANTS = {
     ),
     'opt': Variant('OPTForCausalLM', OPT),
     'opt-post': Variant('OPTForCausalLM', OPT | {'do_layer_norm_before': False}),
+    'opt-narrow': Variant(  # as OPT-350m
+        'OPTForCausalLM', OPT | {'do_layer_norm_before': False, 'word_embed_proj_dim': 20}
+    ),
+    'opt-narrow-untied': Variant(
+        'OPTForCausalLM', OPT | {'word_embed_proj_dim': 20, 'tie_word_embeddings': False}
+    ),
     'bert': Variant('BertForMaskedLM', SIZES),
     'bert-pooler': Variant('BertModel', SIZES | {'hidden_act': 'gelu_new'}),
     'bert-pretraining': Variant('BertForPreTraining', SIZES | {'type_vocab_size': 3}),
@@ -169,16 +199,9 @@ VARIANTS = {
     'roberta-classifier': Variant(
         'RobertaForSequenceClassification', SIZES | {'type_vocab_size': 1, 'pad_token_id': 2}
     ),
-    'distilbert': Variant(
-        'DistilBertForMaskedLM',
-        {
-            'vocab_size': V,
-            'dim': 48,
-            'n_layers': 2,
-            'n_heads': 3,
-            'hidden_dim': 40,
-            'max_position_embeddings': 32,
-        },
+    'distilbert': Variant('DistilBertForMaskedLM', DISTILBERT),
+    'distilbert-classifier': Variant(
+        'DistilBertForSequenceClassification', DISTILBERT | {'num_labels': 4}
     ),
     't5': Variant('T5ForConditionalGeneration', T5),
     't5-1.1': Variant(

@@ -340,10 +340,12 @@ def test_every_parameter_is_in_the_axes_table():
     }
     for changes in (
         {'topology': 'encoder', 'pooler': True, 'position': 'learned'},
+        {'topology': 'encoder', 'embedding_width': 12, 'head': 'lm'},
         {'topology': 'encoder_decoder', 'share_embeddings': False, 'position': 'relative'},
     ):
-        _, params = make(**full, **changes)
-        sizes = {'heads': 3, 'kv_heads': 1, 'head_dim': 4, 'embed': 12, 'embed_out': 12}
+        _, params = make(**full | changes)
+        sizes = {'heads': 3, 'kv_heads': 1, 'head_dim': 4, 'embed': 12}
+        sizes |= {'embed_in': 12, 'embed_out': 12}
         sizes |= {'mlp': 20, 'vocab': 13, 'types': 2, 'length': 16, 'buckets': 32}
 
         def check(name, leaf, sizes=sizes):
@@ -398,3 +400,46 @@ def test_initial_scales():
         [wide_std, glorot, glorot, glorot, glorot_mlp, glorot_mlp],
         rtol=0.05,
     )
+
+
+@pytest.mark.parametrize('head', ['lm', 'masked_lm'])
+def test_a_narrow_table_is_a_wide_one_of_lower_rank(head):
+    """Lan et al. 2020, section 3.1: V x E and E x D in the place of V x D, tied or not."""
+    options = {'topology': 'encoder', 'head': head, 'norm': 'layernorm', 'head_bias': True}
+    narrow, params = make(embedding_width=5, **options)
+    table = params.pop('embedding')['table']  # [V, E]
+    assert table.shape == (13, 5)
+    projection = params.pop('embedding_projection')['kernel']  # [E, D]
+    wide, _ = make(tie_embeddings=False, **options)
+    narrow_params = params | {
+        'embedding': {'table': table},
+        'embedding_projection': {'kernel': projection},
+    }
+    features, _ = apply(narrow, narrow_params, BATCH, method='features')
+    wide_params = params | {'embedding': {'table': table @ projection}}
+    expected, _ = apply(wide, wide_params, BATCH, method='features')
+    np.testing.assert_allclose(features, expected, atol=1e-5)
+
+    logits = np.asarray(apply(narrow, narrow_params, BATCH))
+    if head == 'lm':
+        x = features @ params['head']['projection']['kernel']
+    else:
+        x = jax.nn.silu(
+            features @ params['head']['transform']['kernel'] + params['head']['transform']['bias']
+        )
+        norm = params['head']['norm']
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        x = x * norm['scale'] + norm['bias']
+    assert x.shape[-1] == 5
+    np.testing.assert_allclose(logits, x @ table.T + params['head']['bias'], atol=1e-5)
+
+
+def test_the_pooler_has_the_activation_of_its_field():
+    features = np.linspace(-1, 1, 2 * 8 * 12, dtype=np.float32).reshape(2, 8, 12)
+    options = {'topology': 'encoder', 'head': 'none', 'pooler': True}
+    for name, activate in ('tanh', np.tanh), ('relu', lambda x: np.maximum(x, 0)):
+        model, params = make(pooler_activation=name, **options)
+        pooler = params['pooler']
+        expected = activate(features[:, 0] @ pooler['kernel'] + pooler['bias'])
+        found = model.apply({'params': params}, features, method='pooled')
+        np.testing.assert_allclose(found, expected, atol=1e-6)

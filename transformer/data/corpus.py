@@ -69,7 +69,7 @@ def load_corpus(
     Raises:
         UserError: a text that cannot be read or encoded, an empty split, or an unwritable cache.
     """
-    key = digest(FORMAT, corpus_key(sources, split), tokenizer.to_json())
+    key = digest(FORMAT, corpus_key(sources, split), tokenizer.to_json(), *tokenizer.prefix)
     folder = build_once(
         cache / 'corpora' / key, lambda scratch: _write(scratch, sources, split, tokenizer)
     )

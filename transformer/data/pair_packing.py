@@ -29,6 +29,7 @@ class PairRows:
         lengths: S and T.
         overlong: what becomes of a pair with more tokens, the end included, on either side.
         read: makes the texts of the pairs, blank ones included.
+        start_id: of the token that begins a target.
 
     Raises:
         UserError: no pair is left, or the cache cannot be written.
@@ -43,8 +44,9 @@ class PairRows:
         lengths: tuple[int, int],
         overlong: Overlong,
         read: Callable[[], Iterable[Pair]],
+        start_id: int,
     ):
-        self.source, self.target = source, target
+        self.source, self.target, self._start_id = source, target, start_id
         key = digest(source.folder.name, target.folder.name, lengths, overlong)
         folder = build_once(
             target.folder.with_name(f'pairs-{key}'),
@@ -61,7 +63,7 @@ class PairRows:
 
     def batch(self, rows: np.ndarray, shift: int = 0) -> Batch:
         sources, targets = (row_positions(side, rows) for side in (self._sources, self._targets))
-        return seq2seq(self.source, self.target, sources, targets)
+        return seq2seq(self.source, self.target, sources, targets, self._start_id)
 
 
 def _write_rows(

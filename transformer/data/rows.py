@@ -75,7 +75,7 @@ def _seq2seq(make: RowMaker, pairs: Pairs) -> Rows:
     data = make.config.data
     sides = make.corpus(pairs, 'source'), make.corpus(pairs, 'target')
     lengths = data.source_length or data.length, data.length
-    return PairRows(*sides, lengths, data.overlong, pairs.read)
+    return PairRows(*sides, lengths, data.overlong, pairs.read, make.tokenizer.start_id)
 
 
 def _classification(make: RowMaker, pairs: Pairs) -> Rows:

@@ -94,7 +94,9 @@ def span_corruption(corpus: Corpus, positions: np.ndarray) -> Batch:
     }
 
 
-def seq2seq(source: Corpus, target: Corpus, sources: np.ndarray, targets: np.ndarray) -> Batch:
+def seq2seq(
+    source: Corpus, target: Corpus, sources: np.ndarray, targets: np.ndarray, start_id: int
+) -> Batch:
     """Targets told from their sources.
 
     Args:
@@ -102,14 +104,17 @@ def seq2seq(source: Corpus, target: Corpus, sources: np.ndarray, targets: np.nda
         target: stream of the targets.
         sources: [B, S] int64 positions in `source`, as of `causal_lm`.
         targets: [B, T] int64 positions in `target`, of as many segments.
+        start_id: of the token that begins a target, in the place of the stream's.
 
     Returns:
         As of `causal_lm` for the targets, and all [B, S] int32: `encoder_tokens`, each source and
         then its end; `encoder_segment_ids` and `encoder_positions`, as those of the targets.
     """
     # Where the stream's inputs are [eos, t1 .. tn], what follows them is [t1 .. tn, eos].
-    encoder = causal_lm(source, sources)
-    return causal_lm(target, targets) | {
+    encoder, decoder = causal_lm(source, sources), causal_lm(target, targets)
+    begins = (decoder['positions'] == 0) & (decoder['segment_ids'] > 0)
+    return decoder | {
+        'tokens': np.where(begins, np.int32(start_id), decoder['tokens']),
         'encoder_tokens': encoder['targets'],
         'encoder_segment_ids': encoder['segment_ids'],
         'encoder_positions': encoder['positions'],

@@ -8,6 +8,7 @@ One special token separates documents, and a task may need others. Text never en
 even its own spelling: only the pipeline puts them between documents, and they decode to nothing.
 """
 
+import copy
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from transformer.data import spelling
 from transformer.errors import UserError, choose
 
 END_OF_TEXT = '<|endoftext|>'
@@ -37,6 +39,8 @@ class Tokenizer:
     Attributes:
         vocab_size: largest id + 1.
         eos_id: id of the token that begins and ends every document.
+        start_id: id of the token that begins every target of a pair; `eos_id` but in `for_pairs`.
+        prefix: ids before those of every text; none but in `for_pairs`.
         mask_id: id of the token that masks another; None: there is none.
         sentinel_ids: ids of the tokens <extra_id_0>, <extra_id_1> ... that it has.
 
@@ -57,7 +61,8 @@ class Tokenizer:
                 f'{name} has no token that ends a document: add one of {", ".join(END_TOKENS)}.'
             )
         self.vocab_size = max(vocab.values()) + 1
-        self.eos_id = vocab[end]
+        self.eos_id = self.start_id = vocab[end]
+        self.prefix: list[int] = []
         self.mask_id = next((vocab[token] for token in MASK_TOKENS if token in vocab), None)
         self.sentinel_ids = tuple(vocab[token] for token in SENTINELS if token in vocab)
 
@@ -66,7 +71,7 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without separators.
+        """The ids of each text, without separators, after `prefix`.
 
         Raises:
             UserError: a character that a `chars` vocabulary lacks, or half a surrogate pair.
@@ -86,7 +91,27 @@ class Tokenizer:
                 'character: give valid UTF-8.'
             ) from None
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        return [self.prefix + encoding.ids for encoding in encodings]
+
+    def for_pairs(self, start_id: int | None) -> 'Tokenizer':
+        """This tokenizer for sources and targets as a published model reads and writes them.
+
+        Args:
+            start_id: of the token that begins targets; None: `eos_id`.
+
+        Raises:
+            UserError: its tokenizer.json ends texts with something else than `eos_id`.
+        """
+        before, after = self.template
+        if after not in ([], [self.eos_id]):
+            raise UserError(
+                f'The tokenizer.json ends a text with the tokens {after}, and pairs end with '
+                f'{self.eos_id} alone.'
+            )
+        tokenizer = copy.copy(self)
+        tokenizer.prefix = before
+        tokenizer.start_id = self.eos_id if start_id is None else start_id
+        return tokenizer
 
     @cached_property
     def template(self) -> tuple[list[int], list[int]]:
@@ -121,6 +146,14 @@ class Tokenizer:
                     "the model's own tokenizer?"
                 )
         return self._backend.decode_batch(sequences, skip_special_tokens=True)
+
+    def token_texts(self, ids: Iterable[int]) -> list[str]:
+        """What each token spells by itself, its leading space included.
+
+        A byte that is no whole character is a surrogate, as of the error handler
+        'surrogateescape', and an id that is not in the vocabulary is its number, as #17.
+        """
+        return spelling.token_texts(self.to_json(), ids)
 
     def to_json(self) -> str:
         """The text of its tokenizer.json, equal for equal tokenizers."""
@@ -204,7 +237,7 @@ def train_tokenizer(
 
 
 def _train_bytes(texts: Iterable[str], vocab_size: int, special: list[str]) -> tokenizers.Tokenizer:
-    backend = _byte_level(models.BPE(vocab=_byte_vocab(), merges=[]), split_words=False)
+    backend = _byte_level(models.BPE(vocab=spelling.BYTES, merges=[]), split_words=False)
     backend.add_special_tokens(special)
     return backend
 
@@ -251,17 +284,6 @@ def _byte_level(model: models.BPE, split_words: bool) -> tokenizers.Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split_words)
     backend.decoder = decoders.ByteLevel()
     return backend
-
-
-def _byte_vocab() -> dict[str, int]:
-    """The byte of each of the library's 256 characters.
-
-    Printable bytes are written as themselves, and the others, in order, as what follows 255.
-    """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {character: ord(character) for character in alphabet if ord(character) < 256}
-    others = sorted(set(range(256)) - set(vocab.values()))
-    return vocab | dict(zip(alphabet[len(vocab) :], others, strict=True))
 
 
 def _characters(backend: tokenizers.Tokenizer) -> set[str] | None:

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import functools
-import json
 import os
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -37,14 +36,6 @@ ESCAPES = {' ': '␣', '\n': r'\n', '\r': r'\r', '\t': r'\t', '\\': r'\\'}
 ESCAPES |= {chr(0xDC00 + byte): rf'\x{byte:02x}' for byte in range(128, 256)}
 JOINERS = '\u200c\u200d'  # of the letters on both sides; shown where there are two
 CIRCLE = '◌'  # under a mark that has no letter
-
-# The characters that a byte-level tokenizer writes its bytes as: a printable byte as itself, the
-# others, in order, as what follows 255 (Radford et al. 2019).
-_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-_OTHERS = sorted({*range(256)} - {*_PRINTABLE})
-BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
-    chr(256 + i): byte for i, byte in enumerate(_OTHERS)
-}
 
 
 def attention_weights(
@@ -118,14 +109,26 @@ def plot_attention(
     _check_tokens(config, tokens, source)
     _check_room(config.num_heads, 'heads', len(keys), 'tokens' if source is None else 'source')
     _check_room(config.num_layers, 'layers', len(tokens), 'tokens')
-    path = Path(os.path.expanduser(path))
-    check_choice(path.suffix.lower(), FORMATS, f'The ending of the picture {path}')
+    path = check_picture(path)
     with _replaced(path) as file:
-        texts = token_texts(tokenizer, tokens)
-        key_texts = token_texts(source_tokenizer or tokenizer, keys)
+        texts = tokenizer.token_texts(tokens)
+        key_texts = (source_tokenizer or tokenizer).token_texts(keys)
         weights = np.stack(attention_weights(model, params, tokens, source))  # [layers, N, T, S]
         figure = _draw(weights, texts, key_texts, is_cross=source is not None)
         figure.savefig(file, format=path.suffix[1:].lower(), dpi=DPI, bbox_inches='tight')
+
+
+def check_picture(path: str | os.PathLike) -> Path:
+    """The path of a picture to be drawn, a leading ~ expanded.
+
+    Raises:
+        UserError: it cannot be written, or is none of FORMATS.
+    """
+    path = Path(os.path.expanduser(path))
+    check_choice(path.suffix.lower(), FORMATS, f'The ending of the picture {path}')
+    with _opened(path):
+        _unfinished(path).unlink()
+    return path
 
 
 def _check_tokens(config: TransformerConfig, tokens: Sequence[int], source: Sequence[int] | None):
@@ -164,45 +167,28 @@ def _check_room(panels: int, what: str, count: int, name: str):
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[BinaryIO]:
     """A file that becomes `path` at the end: not before, and not if something fails."""
-    unfinished = path.with_name(f'{path.name}.tmp')
+    try:
+        with _opened(path) as file:
+            yield file
+        os.replace(_unfinished(path), path)
+    finally:
+        _unfinished(path).unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> BinaryIO:
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, 'Is a directory')
-        file = unfinished.open('wb')
+        return _unfinished(path).open('wb')
     except OSError as error:
         raise UserError(
             f'{path} cannot be written ({error.strerror}): give the path of a picture in a folder '
             'that exists and is yours.'
         ) from None
-    try:
-        with file:
-            yield file
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
-def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """What each token spells by itself, its leading space included.
-
-    A byte that is no whole character is a surrogate, as of the error handler 'surrogateescape',
-    and an id that the tokenizer lacks is its number, as #17.
-    """
-    spec = json.loads(tokenizer.to_json())
-    vocab = spec['model']['vocab']  # of a Unigram model, a list of (token, score)
-    names = vocab if isinstance(vocab, dict) else {name: id for id, (name, _) in enumerate(vocab)}
-    tokens = {id: name for name, id in names.items()}
-    added = {token['id']: token['content'] for token in spec['added_tokens']}
-    decoder = json.dumps(spec['decoder'], ensure_ascii=False)
-
-    def text(id):
-        if id in added or id not in tokens:
-            return added.get(id, f'#{id}')
-        if '"ByteLevel"' in decoder and BYTES.keys() >= {*tokens[id]}:
-            return bytes(map(BYTES.get, tokens[id])).decode(errors='surrogateescape')
-        return tokens[id].replace('▁', ' ') if '▁' in decoder else tokens[id]
-
-    return [text(int(id)) for id in ids]
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f'{path.name}.tmp')
 
 
 def make_labels(texts: Iterable[str]) -> tuple[list[str], list[str]]:

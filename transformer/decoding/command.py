@@ -213,7 +213,8 @@ def fill(args: Namespace, run: Any, texts: list[str], restore: Restore) -> Shown
 def label(args: Namespace, run: Any, texts: list[str], restore: Restore) -> Shown:
     """Prints how probable each label is for each text; arguments as of `write`."""
     tokenizer = run.tokenizer
-    rows = [begun(tokenizer, row) for row in tokenizer.encode_batch(texts)]
+    _, after = tokenizer.template
+    rows = [[*begun(tokenizer, row), *after] for row in tokenizer.encode_batch(texts)]
     check_encoding(run.model, rows, ('classifier',))
     model, params = restore()
     results = classify(model, params, rows, batch_size=args.batch_size)

@@ -1,4 +1,4 @@
-"""Published checkpoints in and out: Hugging Face folders, one table a family."""
+"""Published checkpoints in and out: Hugging Face folders and names, one table a family."""
 
 from transformer.interop.families import FAMILIES
 from transformer.interop.pretrained import load_pretrained, read_pretrained, save_pretrained

@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from transformer.errors import UserError
 
 CONFIG = 'config.json'
+GENERATION = 'generation_config.json'
 WEIGHTS = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt')

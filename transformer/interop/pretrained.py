@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer.config import RelativeConfig, RopeConfig, TransformerConfig
 from transformer.data.tokenizers import FILE_NAME, Tokenizer, load_tokenizer
@@ -12,12 +12,31 @@ from transformer.errors import UserError, choose
 from transformer.interop import files
 from transformer.interop.families import FAMILIES
 from transformer.interop.family import Family, Published
+from transformer.interop.hub import find_model
+from transformer.interop.rules import label_names
 from transformer.interop.tensors import file_names, load_parameters, places, published_tensors
 from transformer.ranges import flat
 
 # Fields that say how a model is made or run, not what it computes.
 NO_ARCHITECTURE = {'init', 'init_std', 'embedding_std', 'dtype', 'param_dtype', 'scan_layers'}
 NO_ARCHITECTURE |= {'remat', 'attention_implementation'}
+# How the classes of `transformers` end whose heads are ours only where a family names them.
+HEADS = ('Classification', 'QuestionAnswering', 'MultipleChoice', 'SentencePrediction')
+
+
+class Description(NamedTuple):
+    """What the files of a published model say beside its parameters.
+
+    Attributes:
+        tokenizer: None without a tokenizer.json.
+        labels: of a classifier, the names of its classes.
+        start_id: of a decoder beside an encoder, the token that begins what it writes.
+    """
+
+    config: TransformerConfig
+    tokenizer: Tokenizer | None
+    labels: tuple[str, ...]
+    start_id: int | None
 
 
 def load_pretrained(
@@ -27,13 +46,14 @@ def load_pretrained(
     dtype: str = 'float32',
     param_dtype: str = 'float32',
 ) -> tuple[TransformerConfig, dict[str, Any], Tokenizer | None]:
-    """A published model in a local folder, as `transformers` saves it.
+    """A published model in a local folder, as `transformers` saves it, or on the hub.
 
     Parameters are read and placed one by one, so that no more than one is in memory twice.
 
     Args:
         path: folder with config.json, model.safetensors or its shards and their index, and
-            tokenizer.json, if it has one.
+            tokenizer.json, if it has one; or, where there is no such folder, a name on the Hugging
+            Face hub such as 'openai-community/gpt2', which needs `huggingface_hub`.
         scan_layers: of the config; the parameters are then stacked.
         dtype, param_dtype: of the config, which computes in one and holds parameters in the other.
 
@@ -41,10 +61,10 @@ def load_pretrained(
         The config, the parameters of `Transformer(config)`, and the tokenizer.
 
     Raises:
-        UserError: no such folder, weights that are a pickle, a model_type, activation or scaling
-            that we do not have, tensors left over or missing.
+        UserError: no such folder or name, weights that are a pickle, a model_type, head, activation
+            or scaling that we do not have, tensors left over or missing.
     """
-    folder = Path(path).expanduser()
+    folder = find_model(path)
     with files.open_tensors(folder) as tensors:
         family, config = _read_family(folder, tensors)
         config = dataclasses.replace(
@@ -54,16 +74,24 @@ def load_pretrained(
     return config, params, _read_tokenizer(folder)
 
 
-def read_pretrained(path: str | Path) -> tuple[TransformerConfig, Tokenizer | None]:
-    """The config and the tokenizer of a published model; no parameter is read.
+def read_pretrained(path: str | Path) -> Description:
+    """What a published model is; no parameter is read.
+
+    Args:
+        path: as of `load_pretrained`.
 
     Raises:
         UserError: as `load_pretrained`, but for tensors left over or missing.
     """
-    folder = Path(path).expanduser()
+    folder = find_model(path)
     with files.open_tensors(folder) as tensors:
         _, config = _read_family(folder, tensors)
-    return config, _read_tokenizer(folder)
+    fields = files.read_json(folder / files.CONFIG)
+    labels = label_names(Published(fields)) if config.head == 'classifier' else ()
+    if (folder / files.GENERATION).is_file():
+        fields |= files.read_json(folder / files.GENERATION)
+    start_id = fields.get('decoder_start_token_id')
+    return Description(config, _read_tokenizer(folder), labels, start_id)
 
 
 def save_pretrained(
@@ -73,6 +101,7 @@ def save_pretrained(
     tokenizer: Tokenizer | None,
     family: str,
     token_ids: Mapping[str, int] | None = None,
+    labels: Sequence[str] = (),
 ) -> None:
     """Writes a folder that `transformers` loads, in the dtype of the parameters.
 
@@ -82,6 +111,7 @@ def save_pretrained(
         tokenizer: None: none is written.
         family: its model_type: 'llama', 'gpt2', ...
         token_ids: further fields of config.json, such as pad_token_id.
+        labels: of a classifier, the names of its first classes.
 
     Raises:
         UserError: before anything is written, if the family cannot say what the config says.
@@ -91,6 +121,9 @@ def save_pretrained(
     tensors = published_tensors(table, config, params)
     if tokenizer is not None:
         fields['eos_token_id'] = tokenizer.eos_id
+    if labels:
+        fields['id2label'] |= {str(i): name for i, name in enumerate(labels)}
+        fields['label2id'] = {name: int(i) for i, name in fields['id2label'].items()}
     fields |= {'dtype': config.param_dtype} | dict(token_ids or {})
     folder = Path(folder).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,6 +154,12 @@ def read_config(
 def _read_family(folder: Path, tensors: files.Tensors) -> tuple[Family, TransformerConfig]:
     fields = files.read_json(folder / files.CONFIG)
     family = choose(FAMILIES, fields.get('model_type'), f'model_type in {folder / files.CONFIG}')
+    for name in fields.get('architectures') or ():
+        if name.endswith(HEADS) and name not in family.classes.values():
+            raise UserError(
+                f'{folder} is a {name}, whose head we do not have; {family.model_type} models here '
+                f'are {", ".join(family.classes.values())}.'
+            )
     return family, read_config(family, fields, file_names(family, tensors.shapes))
 
 

@@ -171,8 +171,22 @@ def lm_head(module: str, tied: bool) -> Rule:
     return Rule(read, lambda config: {'tie_word_embeddings': config.tie_embeddings})
 
 
-def encoder_heads(masked_lm: str, pooler: str | None = None, classifier: str | None = None) -> Rule:
-    """The heads of a BERT-like encoder that the file has, by their modules."""
+def label_names(published: Published) -> tuple[str, ...]:
+    """The names of a classifier's classes, in order."""
+    unnamed = {i: f'LABEL_{i}' for i in range(published.get('num_labels', 2))}
+    names = published.get('id2label') or unnamed
+    return tuple(names[i] for i in sorted(names, key=int))
+
+
+def encoder_heads(
+    masked_lm: str, pooler: str | None = None, classifier: tuple[str, str] = ('', '')
+) -> Rule:
+    """The heads of a BERT-like encoder that the file has, by their modules.
+
+    Args:
+        pooler: of the model without a head.
+        classifier: its pooler and its last layer.
+    """
 
     def read(published):
         tie = published.get('tie_word_embeddings', True)
@@ -181,9 +195,9 @@ def encoder_heads(masked_lm: str, pooler: str | None = None, classifier: str | N
             ours['pooler'] = published.has(pooler)
         if published.has(masked_lm):
             ours |= {'head': 'masked_lm', 'head_bias': True, 'tie_embeddings': bool(tie)}
-        elif classifier is not None and published.has(classifier):
-            labels = published.get('id2label') or range(published.get('num_labels', 2))
-            ours |= {'head': 'classifier', 'num_classes': len(labels)}
+        elif all(map(published.has, classifier)):
+            classes = len(label_names(published))
+            ours |= {'head': 'classifier', 'num_classes': classes, 'pooler': True}
         return ours
 
     def write(config):

@@ -4,8 +4,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from transformer.config import TransformerConfig
@@ -13,6 +11,7 @@ from transformer.functional import (
     alibi_bias,
     alibi_slopes,
     apply_rope,
+    dynamic_ntk,
     relative_bias,
     rope_frequencies,
     sinusoidal,
@@ -70,7 +69,7 @@ class Learned(Position):
 
 
 class Rope(Position):
-    """Su et al. 2021; the scalings are those of `rope_frequencies`, and dynamic NTK."""
+    """Su et al. 2021; the scalings are those of `rope_frequencies` and `dynamic_ntk`."""
 
     @staticmethod
     def rotate(config, kind, x, positions):
@@ -99,21 +98,6 @@ class Rope(Position):
             frequencies = dynamic_ntk(frequencies, positions, rope.factor, original_length)
             return jax.vmap(rotate)(x, positions, frequencies)
         return rotate(x, positions, frequencies)
-
-
-def dynamic_ntk(
-    frequencies: np.ndarray, positions: jax.Array, factor: float, original_length: int
-) -> jax.Array:
-    """Frequencies [B, D/2] of NTK scaling that grows with the rows (emozilla 2023).
-
-    A row of n tokens, n > original_length, has the base multiplied by s^(D / (D - 2)),
-    s = factor n / original_length - (factor - 1), which changes `frequencies` [D/2] so that the
-    slowest pair is divided by s. Keys that were cached keep the rotation of their time.
-    """
-    length = jnp.maximum(positions.max(axis=-1, keepdims=True) + 1, original_length)  # [B, 1]
-    stretch = factor * length / original_length - (factor - 1)
-    pairs = len(frequencies)
-    return frequencies * stretch ** (-np.arange(pairs) / (pairs - 1))
 
 
 class Alibi(Position):

@@ -17,6 +17,7 @@ from transformer.modules.weights import Table, Weights, make_norm
 
 Batch = Mapping[str, jax.Array]
 POOLED_SITE = 2  # of dropout; the stacks are 0 and 1
+POOLER_ACTIVATIONS = {'tanh': jnp.tanh, 'relu': ACTIVATIONS['relu']}
 
 
 @struct.dataclass
@@ -24,7 +25,7 @@ class Memory:
     """An encoder's output as the decoder's layers read it while decoding.
 
     Attributes:
-        layers: keys and values [B, S, K, H] of every layer's cross-attention.
+        layers: keys and values [B, K, S, H] of every layer's cross-attention.
         segment_ids: [B, S], 0 = padding; None: one segment a row.
     """
 
@@ -33,19 +34,25 @@ class Memory:
 
 
 class Head(nn.Module):
-    """Features [B, T, D] -> float32 logits [B, T, V], by the table [V, D] if tied."""
+    """Features [B, T, D] -> float32 logits [B, T, V], by the table [V, E] if tied.
+
+    E is `config.table_width`: D, or fewer.
+    """
 
     config: TransformerConfig
 
     @nn.compact
     def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
         config = self.config
-        width = (config.embed_dim,)
+        inner, width = (config.embed_dim,), (config.table_width,)
         if config.head == 'masked_lm':  # Devlin et al. 2019: one more layer before the table
-            kernel, bias = Weights(config, width, width, True, name='transform')()
+            kernel, bias = Weights(config, inner, width, True, name='transform')()
             x = make_norm(config, name='norm')(
                 ACTIVATIONS[config.activation](affine(x, kernel, bias))
-            )
+            )  # [B, T, E]
+        elif config.embedding_width:
+            kernel, _ = Weights(config, inner, width, name='projection')()
+            x = affine(x, kernel)  # [B, T, E]
         if config.tie_embeddings:
             kernel = table.T
         else:
@@ -79,11 +86,11 @@ class Transformer(nn.Module):
         config = self.config
         std = config.init_std if config.embedding_std is None else config.embedding_std
         if config.init == 'xavier' and config.embedding_std is None:
-            std = config.embed_dim**-0.5
-        self.embedding = Table(config, config.vocab_size, config.embed_dim, std)
+            std = config.table_width**-0.5
+        self.embedding = Table(config, config.vocab_size, config.table_width, std)
         if config.topology == 'encoder_decoder' and not config.share_embeddings:
             rows = config.encoder_vocab_size or config.vocab_size
-            self.encoder_embedding = Table(config, rows, config.embed_dim, std)
+            self.encoder_embedding = Table(config, rows, config.table_width, std)
         if config.num_token_types:
             self.token_types = Table(
                 config, config.num_token_types, config.embed_dim, config.init_std
@@ -93,6 +100,8 @@ class Transformer(nn.Module):
         if config.topology != 'encoder':
             self.decoder = Stack(config, 'decoder')
         width = (config.embed_dim,)
+        if config.embedding_width:
+            self.embedding_projection = Weights(config, (config.embedding_width,), width)
         if config.head in ('lm', 'masked_lm'):
             self.head = Head(config)
         if config.pooler:
@@ -119,7 +128,8 @@ class Transformer(nn.Module):
         """Features [B, T, D] of the stack that makes the logits, and the caches with T more tokens.
 
         Args:
-            cache: one entry a layer; tokens then attend to what is cached too.
+            cache: one entry a layer; tokens then attend to what is cached too, or to those slots of
+                it where `batch['mask']` [B, T, S], bool, is True, as the tokens of a tree need.
             memory: of an encoder_decoder, from `encode_memory`; by default the encoder is run here.
 
         Raises:
@@ -171,15 +181,16 @@ class Transformer(nn.Module):
         """One vector [B, D] for each row of an encoder's features [B, T, D].
 
         The first token's features or, with `config.pooling` 'mean', their mean over the tokens
-        whose segment is not 0 (Reimers and Gurevych 2019); then BERT's projection and tanh, if
-        there is a `config.pooler`.
+        whose segment is not 0 (Reimers and Gurevych 2019); then BERT's projection and its
+        `config.pooler_activation`, if there is a `config.pooler`.
         """
         if self.config.pooling == 'first':
             x = features[:, 0]
         else:
             x = mean_pool(features, None if segment_ids is None else segment_ids > 0)
         if self.config.pooler:
-            x = jnp.tanh(affine(x, *self.pooler()))
+            activate = POOLER_ACTIVATIONS[self.config.pooler_activation]
+            x = activate(affine(x, *self.pooler()))
         return drop(x, dropout, 'residual', POOLED_SITE)
 
     def class_logits(self, pooled: jax.Array) -> jax.Array:
@@ -188,7 +199,9 @@ class Transformer(nn.Module):
         return affine(pooled, *self.classifier(), dtype=dtype)
 
     def _embed(self, table, tokens, token_types=None):
-        x = table()[tokens]  # [B, T, D]
+        x = table()[tokens]  # [B, T, E]
+        if self.config.embedding_width:
+            x = affine(x, self.embedding_projection()[0])  # [B, T, D]
         if not math.isclose(self.config.embed_scale, 1.0):
             x *= jnp.asarray(self.config.embed_scale, x.dtype)
         if self.config.num_token_types:
@@ -201,4 +214,5 @@ class Transformer(nn.Module):
         positions = batch.get(f'{prefix}positions')
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        return Context(positions, batch.get(f'{prefix}segment_ids'), dropout=dropout)
+        segment_ids, mask = batch.get(f'{prefix}segment_ids'), batch.get(f'{prefix}mask')
+        return Context(positions, segment_ids, mask, dropout=dropout)

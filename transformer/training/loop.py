@@ -83,7 +83,7 @@ def _earlier_tokenizers(config, workdir):
     if tokenizer is None and config.init_from is not None:
         folder = pathlib.Path(config.init_from)
         if is_pretrained(folder):
-            tokenizer = require_tokenizer(read_pretrained(folder)[1], folder)
+            tokenizer = require_tokenizer(read_pretrained(folder).tokenizer, folder)
         else:
             tokenizer = read_run(folder, config).tokenizer
     return tokenizer, None if tokenizer is None else read_source_tokenizer(folder)

@@ -134,7 +134,7 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 def _is_hidden(path):
     """Whether a parameter is a matrix inside the layers."""
     return re.search('kernel(_[ab])?$', path) and not path.startswith(
-        ('head/', 'pooler/', 'classifier/')
+        ('embedding_projection/', 'head/', 'pooler/', 'classifier/')
     )
 
 

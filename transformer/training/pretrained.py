@@ -12,6 +12,7 @@ from transformer.config import TransformerConfig, model_fields
 from transformer.data import Tokenizer
 from transformer.errors import UserError
 from transformer.interop import read_pretrained
+from transformer.interop.hub import is_hub_name
 from transformer.training.objectives import MODELS
 from transformer.training.run_folder import TrainedRun
 
@@ -21,10 +22,16 @@ COMPUTING = ('dtype', 'param_dtype', 'scan_layers', 'remat', 'attention_implemen
 HEAD = ('head', 'num_classes', 'pooling', 'pooler')
 
 
-def is_pretrained(folder: str | pathlib.Path) -> bool:
-    """Whether the folder is one of Hugging Face's `transformers`, and none of a run."""
+def is_pretrained(path: str | pathlib.Path) -> bool:
+    """Whether this names a folder of Hugging Face's `transformers`, and none of a run.
+
+    'owner/model', where there is no folder 'owner', names a model on the hub.
+    """
+    folder = pathlib.Path(path).expanduser()
+    if not folder.parent.exists():
+        return is_hub_name(path)
     try:
-        return 'model_type' in _read_json(folder)
+        return 'model_type' in json.loads((folder / 'config.json').read_text(encoding='utf-8'))
     except (OSError, ValueError):
         return False
 
@@ -32,7 +39,7 @@ def is_pretrained(folder: str | pathlib.Path) -> bool:
 def adopt_architecture(
     config: ConfigDict, folder: str | pathlib.Path, own: Sequence[str] = COMPUTING + HEAD
 ) -> ConfigDict:
-    """The config with the architecture of the published model in a folder.
+    """The config with the architecture of the published model in a folder or on the hub.
 
     Args:
         own: fields of the model that stay as they are.
@@ -40,7 +47,7 @@ def adopt_architecture(
     Raises:
         UserError: another field of the model is set to what the published model has not.
     """
-    model, _ = read_pretrained(folder)
+    model = read_pretrained(folder).config
     config = copy.deepcopy(config)
     values = {name: v for name, v in dataclasses.asdict(model).items() if name not in own}
     _adopt(config.model, values, model_fields(TransformerConfig), folder, 'model.')
@@ -53,7 +60,7 @@ def pretrained_run(folder: pathlib.Path, config: ConfigDict) -> TrainedRun:
     Raises:
         UserError: as `read_pretrained`, or it has no tokenizer.
     """
-    model, tokenizer = read_pretrained(folder)
+    model, tokenizer, labels, start_id = read_pretrained(folder)
     config = copy.deepcopy(config)
     config.task = next(
         (
@@ -63,9 +70,7 @@ def pretrained_run(folder: pathlib.Path, config: ConfigDict) -> TrainedRun:
         ),
         config.task,
     )
-    tokenizer = require_tokenizer(tokenizer, folder)
-    start_id = _read_json(folder).get('decoder_start_token_id')
-    return TrainedRun(config, model, tokenizer, None, (), start_id)
+    return TrainedRun(config, model, require_tokenizer(tokenizer, folder), None, labels, start_id)
 
 
 def require_tokenizer(tokenizer: Tokenizer | None, folder: str | pathlib.Path) -> Tokenizer:
@@ -73,11 +78,6 @@ def require_tokenizer(tokenizer: Tokenizer | None, folder: str | pathlib.Path) -
     if tokenizer is None:
         raise UserError(f'{folder} has no tokenizer.json: save it there with the model.')
     return tokenizer
-
-
-def _read_json(folder):
-    file = pathlib.Path(folder).expanduser() / 'config.json'
-    return json.loads(file.read_text(encoding='utf-8'))
 
 
 def _adopt(section, values, defaults, folder, prefix):

@@ -9,10 +9,11 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer.data import Pair
+from transformer.data import Pair, Tokenizer
 from transformer.data.progress import progress
 from transformer.errors import UserError
-from transformer.interop import load_pretrained
+from transformer.interop import load_pretrained, read_pretrained
+from transformer.interop.pretrained import Description
 from transformer.training.adapters import merge_adapters
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.evaluation import evaluate, means
@@ -20,7 +21,6 @@ from transformer.training.experiment import Experiment, check_config, load_exper
 from transformer.training.pretrained import (
     COMPUTING,
     adopt_architecture,
-    pretrained_run,
     require_tokenizer,
 )
 from transformer.training.run_folder import (
@@ -82,7 +82,7 @@ def evaluate_pretrained(
     """Evaluates a published model on a whole split of the data of a config.
 
     Args:
-        folder: of Hugging Face's `transformers`.
+        folder: of Hugging Face's `transformers`, or a name on the hub.
         split, search: as of `evaluate_run`.
 
     Raises:
@@ -91,16 +91,39 @@ def evaluate_pretrained(
     config = adopt_architecture(config, folder, COMPUTING)
     check_config(config)
     computing = {name: config.model[name] for name in ('scan_layers', 'dtype', 'param_dtype')}
-    _, params, tokenizer = load_pretrained(folder, **computing)
-    experiment = load_experiment(config, require_tokenizer(tokenizer, folder))
+    described = read_pretrained(folder)
+    tokenizer = as_published(config.task, described, folder)
+    _, params, _ = load_pretrained(folder, **computing)
+    experiment = load_experiment(config, tokenizer)
     check_split(experiment, split)
-    start_id = pretrained_run(folder, config).start_id
-    if config.task == 'seq2seq' and start_id not in (None, experiment.data.tokenizer.eos_id):
+    if experiment.data.labels != described.labels:
         raise UserError(
-            f'The targets of {folder} begin with token {start_id}, and those of a split with its '
-            'end-of-text token: fine-tune it with init_from first.'
+            f'{folder} has the classes {", ".join(described.labels)}, and the data has '
+            f'{", ".join(experiment.data.labels)}: fine-tune it with init_from first.'
         )
     return evaluate_split(experiment, experiment.parallel.replicate(params), split, search)
+
+
+def as_published(task: str, described: Description, folder: pathlib.Path) -> Tokenizer:
+    """The tokenizer of a published model, for rows that begin and end as it was trained.
+
+    Raises:
+        UserError: it has none, or our rows of this task begin or end otherwise.
+    """
+    tokenizer = require_tokenizer(described.tokenizer, folder)
+    if task == 'seq2seq':
+        return tokenizer.for_pairs(described.start_id)
+    if task == 'span_corruption' and described.start_id not in (None, tokenizer.eos_id):
+        raise UserError(
+            f'The targets of {folder} begin with token {described.start_id}, and those of '
+            'span_corruption with the end-of-text token: fine-tune it with init_from first.'
+        )
+    if task == 'classification' and any(tokenizer.template):
+        raise UserError(
+            f'{folder} reads a text between special tokens, and the rows of a split begin with the '
+            'end-of-text token: fine-tune it with init_from first, or use generate.py.'
+        )
+    return tokenizer
 
 
 def check_split(experiment: Experiment, split: str) -> None:

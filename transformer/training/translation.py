@@ -57,7 +57,7 @@ def translate(
     for start in range(0, len(order), search.batch_size):
         numbers = order[start : start + search.batch_size]
         batch = [sources[i] for i in numbers]
-        prompts = [[tokenizer.eos_id]] * len(batch)
+        prompts = [[tokenizer.start_id]] * len(batch)
         if search.beam_size == 1:
             rows = generate(model, params, prompts, sources=batch, **options)
         else:

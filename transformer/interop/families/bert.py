@@ -61,7 +61,11 @@ BERT = Family(
         *SIZES,
         field('max_position_embeddings', 'max_length'),
         field('hidden_act', 'activation', 'gelu', ACTIVATIONS),
-        encoder_heads('cls.predictions.transform.dense', 'bert.pooler.dense', 'classifier'),
+        encoder_heads(
+            'cls.predictions.transform.dense',
+            'bert.pooler.dense',
+            ('bert.pooler.dense', 'classifier'),
+        ),
     ),
     tensors=_tensors('bert.')
     | {
@@ -102,10 +106,8 @@ ROBERTA = Family(
             },
         ),
         only(hidden_act='gelu'),  # which the head has whatever the layers have
-        encoder_heads('lm_head.dense', 'roberta.pooler.dense', 'classifier.out_proj'),
-        Rule(
-            lambda published: {'pooler': True} if published.has('classifier.dense') else {},
-            lambda config: {},
+        encoder_heads(
+            'lm_head.dense', 'roberta.pooler.dense', ('classifier.dense', 'classifier.out_proj')
         ),
         always(activation='gelu'),
     ),
@@ -131,7 +133,11 @@ ROBERTA = Family(
 
 DISTILBERT = Family(
     model_type='distilbert',
-    classes={'masked_lm': 'DistilBertForMaskedLM', 'none': 'DistilBertModel'},
+    classes={
+        'masked_lm': 'DistilBertForMaskedLM',
+        'classifier': 'DistilBertForSequenceClassification',
+        'none': 'DistilBertModel',
+    },
     prefix='distilbert.',
     rules=(
         field('vocab_size', 'vocab_size'),
@@ -141,9 +147,9 @@ DISTILBERT = Family(
         field('hidden_dim', 'mlp_dim'),
         field('max_position_embeddings', 'max_length'),
         field('activation', 'activation', 'gelu', ACTIVATIONS),
-        encoder_heads('vocab_transform'),
+        encoder_heads('vocab_transform', classifier=('pre_classifier', 'classifier')),
         ENCODER,
-        always(norm_eps=1e-12),
+        always(norm_eps=1e-12, pooler_activation='relu'),
     ),
     tensors={
         'distilbert.embeddings.word_embeddings': 'embedding',
@@ -153,6 +159,8 @@ DISTILBERT = Family(
         'vocab_layer_norm': 'head/norm',
         'vocab_projector': 'head/output',
         'vocab_projector.bias': 'head/bias',
+        'pre_classifier': 'pooler',
+        'classifier': 'classifier',
     }
     | layers(
         'distilbert.transformer.layer.*.',

@@ -119,7 +119,7 @@ GEMMA3 = Family(
     rules=(
         *SANDWICH,
         Rule(_read_two_ropes, _write_two_ropes),
-        field('attn_logit_softcapping', 'attention_softcap', None),
+        only(attn_logit_softcapping=None),  # which `transformers` reads and does not apply
         field('final_logit_softcapping', 'logits_softcap', None),
         layer_types(
             lambda published, i: (

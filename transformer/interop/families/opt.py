@@ -1,19 +1,13 @@
 """OPT (Zhang et al. 2022)."""
 
-from transformer.errors import UserError
 from transformer.interop.family import REQUIRED, Family, Rule, always, field, layers, only
 from transformer.interop.rules import ACTIVATIONS, lm_head
 
 
-def _refuse_narrow_embedding(published):
+def _read_width(published):
     width = published.get('hidden_size', REQUIRED)
     given = published.get('word_embed_proj_dim', None) or width
-    if given != width:
-        raise UserError(
-            f'config.json has word_embed_proj_dim {given} beside hidden_size {width}: we have no '
-            'projection between embeddings and layers.'
-        )
-    return {}
+    return {'embedding_width': None if given == width else given}
 
 
 OPT = Family(
@@ -29,7 +23,7 @@ OPT = Family(
         field('max_position_embeddings', 'max_length'),
         field('activation_function', 'activation', 'relu', ACTIVATIONS),
         field('do_layer_norm_before', 'norm_placement', True, {True: 'pre', False: 'post'}),
-        Rule(_refuse_narrow_embedding, lambda config: {'word_embed_proj_dim': config.embed_dim}),
+        Rule(_read_width, lambda config: {'word_embed_proj_dim': config.table_width}),
         lm_head('lm_head', tied=True),
         only(_remove_final_layer_norm=False, enable_bias=True, layer_norm_elementwise_affine=True),
         always(
@@ -44,6 +38,8 @@ OPT = Family(
     ),
     tensors={
         'model.decoder.embed_tokens': 'embedding',
+        'model.decoder.project_in': 'embedding_projection',
+        'model.decoder.project_out': 'head/projection',
         'model.decoder.embed_positions': 'decoder/position/embedding',
         'model.decoder.final_layer_norm': 'decoder/final_norm',
         'lm_head': 'head/output',
