@@ -53,7 +53,7 @@ def best_kernel(arguments: AttentionArguments, return_residual: bool) -> str | N
     None for short sequences, most of whose only block would be padding, and where cuDNN would read
     a large dense mask.
     """
-    B, T, S = *arguments.query.shape[:2], arguments.key.shape[1]
+    (B, T), S = arguments.query.shape[:2], arguments.key.shape[1]
     if min(T, S) < SHORTEST:
         return None
     for name in KERNELS:
