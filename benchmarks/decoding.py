@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import gpt2
 import numpy as np
 from gpt2 import Shape
-from harness import Job, Measurement, Row, installed, measure, row, run_benchmark, time_rows
+from harness import Job, Measurement, Row, installed, measure, over, row, run_benchmark, time_rows
 from rates import contestants, rate
 
-HUGGINGFACE = 'HF generate'
+OURS, HUGGINGFACE = 'ours', 'HF generate'
 # Name, prompts, beams, and how many times the peer's rate is owed.
 SETTINGS = ('batch 1', 1, 1, '>= 4.0'), ('batch 8', 8, 1, '>= 4.0'), ('4 x beam 4', 4, 4, '>= 6.0')
 
@@ -90,32 +90,52 @@ def agreement(a: Measurement, b: Measurement) -> float:
     return float(np.mean(np.equal(a.facts['tokens'], b.facts['tokens'])))
 
 
-def setting_rows(args, shape, folder, name, count, beams, owed) -> Iterator[Row]:
-    jobs = {'ours': (make_ours, shape, folder, count, beams)}
-    if installed('torch', 'transformers'):
-        jobs[HUGGINGFACE] = (make_huggingface, shape, folder, count, beams)
-    found = measure(jobs | contestants('matmul', 'read', tiny=args.tiny), args.rounds)
-    matmul, read = rate(found.pop('matmul')), rate(found.pop('read'))
-    ours, made = found['ours'], count * (shape.length - prompt_length(shape))
-    yield from time_rows(name, found, 'tokens/s', made)
-    if HUGGINGFACE in found:
-        peer = found[HUGGINGFACE]
-        rates = [b / a for a, b in zip(ours.seconds, peer.seconds, strict=True)]
-        same = agreement(ours, peer)
-        yield row(name, f'tokens/s, ours / {HUGGINGFACE}', rates, 'x', owed, same_tokens=same)
-        yield row(name, f'tokens as {HUGGINGFACE}', same, 'of all')
-    least = least_seconds(shape, count * beams, ours.facts['parameters'], read, matmul)
-    shares = [least / seconds for seconds in ours.seconds]
-    owed = '>= 0.6' if count * beams == 1 else ''
-    yield row(name, 'ours, of the roofline', shares, 'of the best', owed)
-
-
 def rows(args: argparse.Namespace) -> Iterator[Row]:
     shape = gpt2.TINY if args.tiny else Shape()
+    settings = SETTINGS[::2] if args.tiny else SETTINGS
+    makers = {OURS: make_ours}
+    if installed('torch', 'transformers'):
+        makers[HUGGINGFACE] = make_huggingface
     with tempfile.TemporaryDirectory() as folder:
         gpt2.save_model(shape, folder)
-        for setting in SETTINGS[::2] if args.tiny else SETTINGS:
-            yield from setting_rows(args, shape, folder, *setting)
+        jobs = {
+            (name, peer): (make, shape, folder, prompts, beams)
+            for name, prompts, beams, _ in settings
+            for peer, make in makers.items()
+        }
+        found = measure(jobs | contestants('matmul', 'read', tiny=args.tiny), args.rounds)
+    rates = rate(found['read']), rate(found['matmul'])
+    for name, prompts, beams, owed in settings:
+        own = {peer: found[name, peer] for peer in makers}
+        yield from setting_rows(shape, own, rates, name, prompts, beams, owed)
+
+
+def setting_rows(
+    shape: Shape,
+    found: dict[str, Measurement],
+    rates: tuple[float, float],
+    name: str,
+    prompts: int,
+    beams: int,
+    owed: str,
+) -> Iterator[Row]:
+    """Of one setting.
+
+    Args:
+        found: by contestant.
+        rates: bytes read and FLOPs in a second.
+        name, prompts, beams, owed: as in SETTINGS.
+    """
+    ours, new = found[OURS], shape.length - prompt_length(shape)
+    yield from time_rows(name, found, 'tokens/s', prompts * new)
+    if HUGGINGFACE in found:
+        peer = found[HUGGINGFACE]
+        yield row(name, f'tokens/s, ours / {HUGGINGFACE}', over(peer, ours), 'x', owed)
+        yield row(name, f'tokens as {HUGGINGFACE}', agreement(ours, peer), 'of all')
+    least = least_seconds(shape, prompts * beams, ours.facts['parameters'], *rates)
+    shares = [least / seconds for seconds in ours.seconds]
+    owed = '>= 0.6' if prompts * beams == 1 else ''
+    yield row(name, 'ours, of the roofline', shares, 'of the best', owed)
 
 
 if __name__ == '__main__':

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -99,6 +98,8 @@ def save_model(shape: Shape, folder: str) -> None:
 
 def count(params: Any) -> int:
     """Number of values in a tree."""
+    import jax
+
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -166,6 +167,7 @@ def make_nanodo(shape: Shape, checkout: str) -> Any:
 
 def make_linen(shape: Shape) -> Any:
     """flax.linen's own layers put together as a user of theirs does."""
+    import jax
     import jax.numpy as jnp
     from flax import linen as nn
 

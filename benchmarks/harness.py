@@ -138,7 +138,7 @@ def _resident(name: str) -> int:
     return 1024 * int(re.search(rf'{name}:\s+(\d+) kB', status)[1])
 
 
-def measure(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, Measurement]:
+def measure(contestants: Mapping[Any, Contestant], rounds: int) -> dict[Any, Measurement]:
     """Runs all contestants in turns, each in a process of its own while the others wait.
 
     The processes start one after another. The first run of each, which may compile, is not timed.

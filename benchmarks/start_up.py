@@ -88,8 +88,8 @@ def until_step(lines: Iterable[str]) -> None:
 
 
 def rows(args: argparse.Namespace) -> Iterator[Row]:
-    fields = TINY_FIELDS if args.tiny else ()
     with tempfile.TemporaryDirectory() as folder:
+        fields = (*TINY_FIELDS, f'--config.data.cache_dir={folder}') if args.tiny else ()
         jobs = {
             'ours, import of transformer.functional after jax': (make_script, IMPORT),
             'python, import of jax, its device': (make_script, FLOOR),

@@ -13,7 +13,7 @@ from typing import Any
 
 import gpt2
 from gpt2 import Shape
-from harness import Job, Row, installed, measure, row, run_benchmark, time_rows
+from harness import Job, Row, installed, measure, over, row, run_benchmark, time_rows
 from rates import contestants, reached
 
 FLAX, NANOGPT, HUGGINGFACE, NANODO = 'flax.linen', 'nanoGPT', 'HF GPT-2', 'nanodo'
@@ -139,8 +139,7 @@ def rows(args: argparse.Namespace) -> Iterator[Row]:
     yield from time_rows(work, found, 'tokens/s', shape.batch * shape.length)
     for name, one in found.items():
         if name != 'ours':
-            rates = [a / b for a, b in zip(one.seconds, ours.seconds, strict=True)]
-            yield row(work, f'tokens/s, ours / {name}', rates, 'x', OWED.get(name, ''))
+            yield row(work, f'tokens/s, ours / {name}', over(one, ours), 'x', OWED.get(name, ''))
     share = reached(ours, matmul, ours.facts['flops'])
     yield row(work, 'ours, of the matmul rate', share, 'of the best', '>= 0.8')
 

@@ -1,5 +1,6 @@
 """Decoding with a cache against the full forward pass, and what may not change the result."""
 
+import dataclasses
 import functools
 import itertools
 import operator
@@ -15,7 +16,7 @@ from transformer.config import RopeConfig, TransformerConfig
 from transformer.decoding import check_prompts, generate, stream, unrolled
 from transformer.decoding.loop import CHUNK, State, choose_tokens, decode, next_logits, prefill
 from transformer.errors import UserError
-from transformer.modules import init_cache
+from transformer.modules import Transformer, init_cache
 
 MODELS = {
     'rope': {
@@ -341,3 +342,10 @@ def test_a_model_that_makes_no_text_is_refused():
     config = TransformerConfig(**SMALL | {'topology': 'encoder', 'head': 'masked_lm'})
     with pytest.raises(UserError, match="'encoder' with 'masked_lm'"):
         check_prompts(config, [[1]], 1)
+
+
+def test_any_device_decodes_what_a_kernel_of_another_trained():
+    model, params = make('rope')
+    trained = Transformer(dataclasses.replace(model.config, attention_implementation='pallas'))
+    expected = generate(model, params, PROMPTS, max_new_tokens=NEW)
+    assert generate(trained, params, PROMPTS, max_new_tokens=NEW) == expected

@@ -6,7 +6,7 @@ from configs import base
 from transformer.data import Tokenizer
 from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
-from transformer.training.experiment import model_config
+from transformer.training.experiment import check_config, model_config
 
 BYTES = train_tokenizer('bytes', [])  # 256 and the separator
 
@@ -42,3 +42,10 @@ def test_sizes_are_those_of_the_data_or_larger():
 def test_sizes_below_those_of_the_data_are_refused(model, message):
     with pytest.raises(UserError, match=message):
         model_config(config(**model), BYTES, letters(9), ['a', 'b'])
+
+
+@pytest.mark.parametrize('implementation', ['cudnn', 'pallas'])
+def test_attention_of_another_device_is_refused(implementation):
+    message = f'^model.attention_implementation {implementation} needs an? .*: take auto[.]$'
+    with pytest.raises(UserError, match=message):
+        check_config(config(attention_implementation=implementation))

@@ -160,12 +160,15 @@ def unrolled(model: Transformer, params: Any) -> tuple[Transformer, Any]:
     """The same model as decoding runs it; what is so already is returned as it is.
 
     Layers are apart, not scanned, and matrices are in the computation's dtype, if that is the
-    narrower one: so a step neither slices nor converts what it reads.
+    narrower one: so a step neither slices nor converts what it reads. Attention is chosen by
+    itself, as what trained the model may take no single queries, or need another device.
     """
     config = model.config
     if config.scan_layers:
         params = unstack_layers(params, config)
-        model = Transformer(dataclasses.replace(config, scan_layers=False))
+    if config.scan_layers or config.attention_implementation != 'auto':
+        config = dataclasses.replace(config, scan_layers=False, attention_implementation='auto')
+        model = Transformer(config)
     dtype = jnp.dtype(config.dtype)
 
     def narrow(leaf):

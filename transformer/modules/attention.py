@@ -52,7 +52,12 @@ class Attention(nn.Module):
         rotate = POSITIONS[self.config.position].rotate
         query = rotate(self.config, self.kind, query, context.positions)
         key = rotate(self.config, self.kind, key, context.positions)
-        where = {'bias': context.bias, 'is_causal': self.causal, 'local_window_size': self._window}
+        where = {
+            'bias': context.bias,
+            'mask': None if context.mask is None else context.mask[:, None],  # [B, 1, T, S]
+            'is_causal': self.causal,
+            'local_window_size': self._window,
+        }
         segment_ids = context.segment_ids
         if cache is None:
             where['query_segment_ids'] = segment_ids
@@ -64,7 +69,6 @@ class Attention(nn.Module):
                 'key_value_segment_ids': cache.segment_ids,
                 'query_positions': context.positions,
                 'key_value_positions': cache.positions,
-                'mask': None if context.mask is None else context.mask[:, None],  # [B, 1, T, S]
             }
         return self._attend(query, key, value, context, **where), cache
 

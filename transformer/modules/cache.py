@@ -14,8 +14,8 @@ class LayerCache:
     """What one layer's self-attention keeps. Every leaf has the batch first.
 
     Attributes:
-        key, value: [B, K, S, H], keys already rotated. Heads are outside, as the products with
-            queries read them: else each step would transpose all that is cached.
+        key, value: [B, K, S, H], keys already rotated. With heads outside, a step on a CPU is
+            faster for a batch of rows, though slower for a single one (docs/results.md).
         positions: [B, S] of the cached tokens.
         segment_ids: [B, S], 0 = an empty slot.
         index: [B] the slot that the next token of each row goes to.

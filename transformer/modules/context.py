@@ -43,7 +43,8 @@ class Context:
     Attributes:
         positions: [B, T] index of each token inside its own sequence.
         segment_ids: [B, T] 1, 2, ... inside a packed row, 0 = padding; None: one segment a row.
-        mask: [B, T, S] bool, True = may attend to the cached slot, if nothing else forbids it.
+        mask: [B, T, S] bool, True = may attend, if nothing else forbids it: in self-attention, S
+            the slots of the cache or, without one, T.
         bias_fn, bias_params: the structured bias of self-attention, see `dot_product_attention`.
         memory: [B, S, D] an encoder's output, if layers have to project it themselves.
         memory_segment_ids: [B, S] segments of the memory, which pair with `segment_ids`.

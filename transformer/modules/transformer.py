@@ -71,8 +71,9 @@ class Transformer(nn.Module):
     """An encoder, a decoder or both, as `config.topology` says.
 
     A batch is a mapping of [B, T] arrays: `tokens`, and optionally `positions` (default: the
-    index), `segment_ids` (1, 2, ...; 0 = padding; default: all one segment) and `token_types`, for
-    the stack that makes the logits; `encoder_tokens`, `encoder_positions`, `encoder_segment_ids`
+    index), `segment_ids` (1, 2, ...; 0 = padding; default: all one segment), `token_types` and a
+    bool `mask` [B, T, S] (True = may attend to the key, if nothing else forbids it), for the stack
+    that makes the logits; `encoder_tokens`, `encoder_positions`, `encoder_segment_ids`
     [B, S] for the encoder of an encoder_decoder. Without a cache, the tokens of a segment are
     contiguous and in the order of their positions. Ids must be below `vocab_size`.
 
@@ -128,8 +129,8 @@ class Transformer(nn.Module):
         """Features [B, T, D] of the stack that makes the logits, and the caches with T more tokens.
 
         Args:
-            cache: one entry a layer; tokens then attend to what is cached too, or to those slots of
-                it where `batch['mask']` [B, T, S], bool, is True, as the tokens of a tree need.
+            cache: one entry a layer; tokens then attend to what is cached too. Keys S of the mask
+                are then its slots.
             memory: of an encoder_decoder, from `encode_memory`; by default the encoder is run here.
 
         Raises:
@@ -214,5 +215,5 @@ class Transformer(nn.Module):
         positions = batch.get(f'{prefix}positions')
         if positions is None:
             positions = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
-        segment_ids, mask = batch.get(f'{prefix}segment_ids'), batch.get(f'{prefix}mask')
-        return Context(positions, segment_ids, mask, dropout=dropout)
+        mask = None if prefix else batch.get('mask')
+        return Context(positions, batch.get(f'{prefix}segment_ids'), mask, dropout=dropout)

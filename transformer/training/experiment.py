@@ -13,6 +13,7 @@ from transformer.config import TransformerConfig, transformer_config
 from transformer.data import Data, Tokenizer, check_data, load_data
 from transformer.errors import UserError, check_choice
 from transformer.functional import span_lengths
+from transformer.functional.accelerators import KERNELS
 from transformer.modules import Transformer
 from transformer.ranges import check_ranges, flat
 from transformer.training.adapters import adapter_scale, add_adapters, frozen_paths
@@ -172,6 +173,16 @@ def init_params(model: Transformer, seed: int) -> Any:
     return model.init(jax.random.key(seed), batch)['params']
 
 
+def check_device(implementation: str) -> None:
+    """Raises UserError if attention is to be computed by a kernel of a device that is not here."""
+    kernel = KERNELS.get(implementation)
+    if kernel is not None and not kernel.is_here():
+        raise UserError(
+            f'model.attention_implementation {implementation} needs {kernel.device}, which this '
+            'process does not have: take auto.'
+        )
+
+
 def check_config(config: ConfigDict) -> None:
     """Raises UserError for choices and numbers that no run can have, before anything is loaded."""
     check_ranges(flat(config.to_dict()))
@@ -189,6 +200,7 @@ def check_config(config: ConfigDict) -> None:
     if config.model.head == 'classifier':
         known['num_classes'] = config.model.num_classes or 1
     model = transformer_config(config.model, **known)
+    check_device(model.attention_implementation)
     check_objective(config, model)
     length, source_length = config.data.length, config.data.source_length or 0
     if config.task == 'span_corruption':  # both sides are shorter than the row they are made of
