@@ -43,7 +43,7 @@ def test_the_memory_is_projected_once_and_padded_to_a_bucket():
     state = start(model, params, PROMPTS, SOURCES, 8)
     assert len(state.memory.layers) == model.config.num_layers
     key, value = state.memory.layers[0]
-    assert key.shape == value.shape == (3, 2, 32, 4)
+    assert key.shape == value.shape == (3 * 2, 32, 4)
     expected = np.arange(32) < np.array([[len(source)] for source in SOURCES])
     np.testing.assert_array_equal(state.memory.segment_ids, expected)
     programs = encode._cache_size()

@@ -228,7 +228,7 @@ def test_after_its_end_a_row_is_frozen_and_the_loop_stops_with_the_last_row():
     lengths = np.array([len(prompt) for prompt in PROMPTS])
     used = np.minimum(np.array(ends) + 1, NEW)
     np.testing.assert_array_equal(state.position, lengths - 1 + used)
-    np.testing.assert_array_equal(state.cache[0].index, state.position)
+    assert int(state.cache[0].index) == lengths.max() - 1 + int(state.count)
 
     alike = started([PROMPTS[1]] * 3, model, params)
     state, _ = run(alike)

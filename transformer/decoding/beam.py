@@ -225,7 +225,7 @@ def extend(
         Log-probabilities [B, M, V], and `cache` and `visible` with the newest tokens.
     """
     newest = search.newest  # [B, M]
-    slots = state.position[:, None] + search.count * newest.shape[1] + jnp.arange(newest.shape[1])
+    slots = search.cache[0].index + jnp.arange(newest.shape[1])  # [M]
     visible = search.visible | jax.nn.one_hot(slots, search.visible.shape[-1], dtype=bool)
     batch = {
         'tokens': newest,
@@ -256,7 +256,9 @@ def select(
     tokens = take(search.tokens, parent).at[:, :, search.count].set(token)
     ends = token == eos_id
     count = search.count + 1
-    finished = finish(search, tokens[:, :M], log_probs[:, :M], count, ends[:, :M], length_penalty)
+    # Not by slices, which XLA would take from a sort of everything instead of the largest.
+    among_best = jnp.arange(ends.shape[1]) < M
+    finished = finish(search, tokens, log_probs, count, ends & among_best, length_penalty)
 
     log_probs, kept = jax.lax.top_k(jnp.where(ends, NEVER, log_probs), M)
     # A log-probability only falls; its best score is at the length that divides it most.

@@ -231,12 +231,15 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     a = arguments
     (B, T, N, H), (_, S, K, V) = a.query.shape, a.value.shape
     # Heads outside, and the query heads of one key head as one long query: two plain batched
-    # matmuls, whatever the number of groups.
-    query = a.query.swapaxes(1, 2).reshape(B, K, N // K * T, H)
-    key, value = a.key.swapaxes(1, 2), a.value.swapaxes(1, 2)  # [B, K, S, H], [B, K, S, V]
+    # matmuls, whatever the number of groups. On a CPU their batch is one axis, for which XLA reads
+    # a cache in place and copies it otherwise; elsewhere two, which may be sharded each.
+    groups = (1, B * K) if jax.default_backend() == 'cpu' else (B, K)
+    query = a.query.swapaxes(1, 2).reshape(*groups, N // K * T, H)
+    key = a.key.swapaxes(1, 2).reshape(*groups, S, H)
+    value = a.value.swapaxes(1, 2).reshape(*groups, S, V)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
-    logits = jnp.einsum('BKTH,BKSH->BKTS', query, key, preferred_element_type=dtype)
-    logits = masked_logits(logits.reshape(B, N, T, S), a)
+    logits = jnp.einsum('BKSH,BKTH->BKST', key, query, preferred_element_type=dtype)
+    logits = masked_logits(logits.swapaxes(-1, -2).reshape(B, N, T, S), a)
 
     maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)  # [B, N, T, 1]
     if a.sinks is not None:
@@ -252,7 +255,7 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
 
     # Not rounded to the value's dtype: nor is then the gradient of a sharp, low-precision row.
     kept = weights if a.dropout_words is None else dropped_weights(weights, a)
-    kept = kept.reshape(B, K, N // K * T, S)
+    kept = kept.reshape(*groups, N // K * T, S)
     output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
     output = (output.reshape(B, N, T, V) / total).swapaxes(1, 2).astype(query.dtype)
     residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))

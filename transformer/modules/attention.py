@@ -5,7 +5,12 @@ from flax import linen as nn
 
 from transformer.config import TransformerConfig
 from transformer.functional import dot_product_attention, merge_heads, split_heads
-from transformer.modules.cache import LayerCache, append
+from transformer.modules.cache import (
+    LayerCache,
+    append,
+    merge_rows_and_heads,
+    split_rows_and_heads,
+)
 from transformer.modules.context import Context
 from transformer.modules.positions import POSITIONS
 from transformer.modules.weights import RMSNorm, Weights
@@ -63,7 +68,7 @@ class Attention(nn.Module):
             where['query_segment_ids'] = segment_ids
         else:
             cache = append(cache, key, value, context.positions, segment_ids)
-            key, value = cache.key.swapaxes(1, 2), cache.value.swapaxes(1, 2)  # [B, S, K, H]
+            key, value = (split_rows_and_heads(c, len(x)) for c in (cache.key, cache.value))
             where |= {
                 'query_segment_ids': segment_ids,
                 'key_value_segment_ids': cache.segment_ids,
@@ -79,7 +84,7 @@ class Attention(nn.Module):
         if memory is None:
             key, value = self.key_value(context.memory)
         else:
-            key, value = (x.swapaxes(1, 2) for x in memory)  # [B, S, K, H]
+            key, value = (split_rows_and_heads(m, len(x)) for m in memory)  # [B, S, K, H]
         where = {}
         if context.memory_segment_ids is not None:
             where['query_segment_ids'] = context.segment_ids
@@ -92,9 +97,9 @@ class Attention(nn.Module):
         return self.key_norm(key) if self.config.qk_norm else key, split_heads(x, *self.value())
 
     def project_memory(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [B, K, S, H] of memory [B, S, D], laid out as those of a cache."""
+        """Keys and values [B K, S, H] of memory [B, S, D], laid out as those of a cache."""
         key, value = self.key_value(memory)
-        return key.swapaxes(1, 2), value.swapaxes(1, 2)
+        return merge_rows_and_heads(key), merge_rows_and_heads(value)
 
     def _query(self, x):
         query = split_heads(x, *self.query())

@@ -90,7 +90,7 @@ class Block(nn.Module):
         return self._residual('feed_forward', x, feed), cache
 
     def project_memory(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The keys and values [B, K, S, H] of the cross-attention to memory [B, S, D]."""
+        """The keys and values [B K, S, H] of the cross-attention to memory [B, S, D]."""
         return self.cross_attention.project_memory(memory)
 
     def _residual(self, name: str, x: jax.Array, sublayer: Callable[[jax.Array], Any]) -> jax.Array:

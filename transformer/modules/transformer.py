@@ -25,7 +25,7 @@ class Memory:
     """An encoder's output as the decoder's layers read it while decoding.
 
     Attributes:
-        layers: keys and values [B, K, S, H] of every layer's cross-attention.
+        layers: keys and values [B K, S, H] of every layer's cross-attention.
         segment_ids: [B, S], 0 = padding; None: one segment a row.
     """
 
