@@ -240,26 +240,31 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     dtype = jnp.promote_types(query.dtype, jnp.float32)
     logits = jnp.einsum('BKSH,BKTH->BKST', key, query, preferred_element_type=dtype)
     logits = masked_logits(logits.swapaxes(-1, -2).reshape(B, N, T, S), a)
+    # Rows stay in the shape of the products: of a reshaped copy, a backward pass would keep both.
+    logits = logits.reshape(*groups, N // K * T, S)
 
-    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)  # [B, N, T, 1]
+    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)
     if a.sinks is not None:
-        sinks = a.sinks.astype(dtype)[:, None, None]  # [N, 1, 1]
+        sinks = jnp.broadcast_to(a.sinks.astype(dtype)[:, None, None], (B, N, T, 1))
+        sinks = sinks.reshape(maximum.shape)
         maximum = jnp.maximum(maximum, jax.lax.stop_gradient(sinks))
     maximum = jnp.where(maximum == MASKED, 0, maximum)  # no key: every exponential below is 0
-    weights = jnp.exp(logits - maximum)  # [B, N, T, S], normalised after the product with value
-    total = weights.sum(-1, keepdims=True)  # [B, N, T, 1]
+    weights = jnp.exp(logits - maximum)  # normalised after the product with value
+    total = weights.sum(-1, keepdims=True)
     if a.sinks is not None:
         total += jnp.exp(sinks - maximum)
     empty = total == 0
     total = jnp.where(empty, 1, total)
 
     # Not rounded to the value's dtype: nor is then the gradient of a sharp, low-precision row.
-    kept = weights if a.dropout_words is None else dropped_weights(weights, a)
-    kept = kept.reshape(*groups, N // K * T, S)
+    kept = weights
+    if a.dropout_words is not None:
+        kept = dropped_weights(weights.reshape(B, N, T, S), a).reshape(weights.shape)
     output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
-    output = (output.reshape(B, N, T, V) / total).swapaxes(1, 2).astype(query.dtype)
+    output = (output / total).reshape(B, N, T, V).swapaxes(1, 2).astype(query.dtype)
     residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))
-    return output, residual[..., 0].swapaxes(1, 2), weights / total
+    residual = residual.reshape(B, N, T).swapaxes(1, 2)
+    return output, residual, (weights / total).reshape(B, N, T, S)
 
 
 def best_implementation(arguments: AttentionArguments, return_residual: bool) -> str:
