@@ -3,7 +3,7 @@ BIN = .venv/bin
 RUN = runs/quickstart
 BENCH =  # options of benchmarks/run.py, as --nanogpt=PATH
 
-.PHONY: train test interop bench lint
+.PHONY: train test slow interop bench lint
 
 train: .venv/installed
 	$(BIN)/python train.py --config=configs/quickstart.py --workdir=$(RUN)
@@ -11,7 +11,10 @@ train: .venv/installed
 	$(BIN)/python generate.py --workdir=$(RUN) --prompt='def __init__(self' --temperature=0.6
 
 test: .venv/installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not slow and not interop'
+
+slow: .venv/installed-test
+	$(BIN)/python -m pytest -m 'slow and not interop'
 
 interop: .venv/installed-interop
 	$(BIN)/python -m pytest -m interop

@@ -79,12 +79,18 @@ def make_experiment(config: ConfigDict) -> Any:
     return load_experiment(config)
 
 
-def make_ours(shape: Shape, train: Mapping[str, Any] | None = None, scan: bool = False) -> Any:
-    """The project's experiment, with some fields of config.train."""
+def make_ours(
+    shape: Shape,
+    train: Mapping[str, Any] | None = None,
+    scan: bool = False,
+    remat: str = 'none',
+) -> Any:
+    """The project's experiment, with some fields of config.train and config.model."""
     with tempfile.TemporaryDirectory() as folder:
         config = make_config(shape, pathlib.Path(folder))
         config.train.update(train or {})
         config.model.scan_layers = scan
+        config.model.remat = remat
         return make_experiment(config)
 
 

@@ -19,6 +19,7 @@ NAMES = (
     'training_step',
     'decoding',
     'compilation',
+    'remat',
     'cross_entropy',
     'input_pipeline',
     'loop_overhead',

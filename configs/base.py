@@ -73,7 +73,7 @@ def get_config() -> ConfigDict:
     config.loss = ConfigDict()
     config.loss.label_smoothing = 0.0  # epsilon / vocabulary on every token
     config.loss.z_loss = 0.0  # coefficient of log(Z)^2
-    config.loss.chunk = 0  # tokens of a device whose logits exist at a time; 0: all
+    config.loss.chunk = placeholder(int)  # tokens with logits at a time; 0: all; unset: by size
 
     config.optimizer = ConfigDict()
     config.optimizer.name = 'adamw'  # adamw, adafactor, lion, sgd, muon

@@ -25,6 +25,7 @@ BENCHMARKS = {
     'training_step': ['ours', 'flax.linen'],
     'decoding': ['ours'],
     'compilation': ['ours, 1 layers', 'ours, 2 layers'],
+    'remat': ['none', 'full', 'time, full / none'],
     'cross_entropy': ['ours, chunked', 'full logits', 'full logits, optax'],
     'input_pipeline': ['ours, stream', 'ours, examples', 'training step'],
     'loop_overhead': ['ours, the loop', 'a bare step'],

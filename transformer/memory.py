@@ -12,7 +12,13 @@ from transformer.config import TransformerConfig
 from transformer.flops import COMPONENTS, parameter_shapes
 from transformer.modules import Dropout, Transformer
 from transformer.training.optimizers import make_optimizer
-from transformer.training.step import Recipe, hyperparameters, loss_sums, row_keys
+from transformer.training.step import (
+    Recipe,
+    hyperparameters,
+    loss_sums,
+    row_keys,
+    tokens_at_a_time,
+)
 
 # The component that computes a value, by the last of these words in the names of the modules it is
 # computed in. None: a value between components, which belongs to the one that computed last.
@@ -71,8 +77,10 @@ def tree_bytes(shapes: Any) -> int:
 def _residuals(config, model, rows):
     """(component, bytes) of every array that the backward pass of a step over `rows` reads."""
     hparams = hyperparameters(config)
+    tokens = config.data.batch_size // config.train.accumulation * config.data.length
+    chunk = tokens_at_a_time(config.loss.chunk, tokens, model.vocab_size)
     # However many rows a chunk of logits has, none of them is kept.
-    recipe = Recipe(Transformer(model), chunk=min(config.loss.chunk, 1))
+    recipe = Recipe(Transformer(model), chunk=int(chunk < tokens))
     rates = {name: rate for name, rate in config.dropout.items() if rate}
     function = _features_sum if model.head == 'none' else loss_sums
 

@@ -14,7 +14,14 @@ from transformer.modules import Transformer
 from transformer.training.experiment import init_params
 from transformer.training.optimizers import make_optimizer
 from transformer.training.state import TrainState
-from transformer.training.step import Recipe, eval_step, hyperparameters, row_keys, train_step
+from transformer.training.step import (
+    Recipe,
+    eval_step,
+    hyperparameters,
+    row_keys,
+    tokens_at_a_time,
+    train_step,
+)
 
 CONFIG = TransformerConfig(
     vocab_size=11,
@@ -80,6 +87,15 @@ def test_chunked_loss_equals_whole(chunk):
     chunked, chunk_sums = run(dataclasses.replace(RECIPE, chunk=chunk), **hparams)
     assert_close(chunked.params, whole.params, rtol=1e-5, atol=1e-6)
     assert_close(chunk_sums, sums, rtol=1e-5)
+
+
+def test_without_a_chunk_as_many_tokens_as_divide_the_batch_and_stay_below_the_limit():
+    assert tokens_at_a_time(None, 2048, 4096) == 2048
+    assert tokens_at_a_time(None, 8192, 50_257) == 512  # at most 667
+    assert tokens_at_a_time(None, 3 * 1024, 128_256) == 256  # at most 261
+    assert tokens_at_a_time(None, 1021, 128_256) == 1021  # a prime
+    assert tokens_at_a_time(0, 8192, 50_257) == 8192
+    assert tokens_at_a_time(96, 8192, 50_257) == 32
 
 
 def test_reported_loss_is_plain_cross_entropy():

@@ -133,7 +133,7 @@ def check_batch(config: ConfigDict) -> None:
     if chunk and tokens % chunk:
         raise UserError(
             f'loss.chunk {chunk} does not divide the {tokens} tokens of a micro-batch on one '
-            'device: choose a divisor, or 0 for all at once.'
+            'device: choose a divisor, 0 for all at once, or leave it unset.'
         )
 
 

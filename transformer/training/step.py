@@ -26,6 +26,7 @@ from transformer.training.state import TrainState
 Batch = Mapping[str, jax.Array]
 Hyperparameters = Mapping[str, Any]
 HEADS = 'embedding', 'head', 'classifier'  # the parameters that make logits of features
+MOST_LOGITS = 2**25  # that exist at a time, if a recipe does not say; 128 MiB of float32
 CORRUPTION_SITE = 3  # of a row's key; dropout in the model has 0, 1 and 2
 
 
@@ -40,8 +41,7 @@ class Recipe:
         frozen: of those that are not trained; '': all are.
         adapter_scale: of the adapters among the parameters, see `merge_adapters`.
         accumulation: micro-batches whose gradients are summed.
-        chunk: tokens whose logits exist at a time, or the largest common divisor of that and of
-            the batch's; 0: all.
+        chunk: tokens whose logits exist at a time, see `tokens_at_a_time`; 0: all.
     """
 
     model: Transformer
@@ -52,7 +52,7 @@ class Recipe:
     frozen: str = ''
     adapter_scale: float = 0.0
     accumulation: int = 1
-    chunk: int = 0
+    chunk: int | None = None
 
 
 def hyperparameters(config: ConfigDict) -> dict[str, float]:
@@ -192,10 +192,24 @@ def loss_sums(
     head = {name: params[name] for name in HEADS if name in params}
     features = features.reshape(-1, features.shape[-1])  # [B T, D]
     labels = targets.reshape(-1), batch['weights'].reshape(-1)
-    if recipe.chunk:
-        size = math.gcd(recipe.chunk, targets.size)
+    size = tokens_at_a_time(recipe.chunk, targets.size, model.config.vocab_size)
+    if size < targets.size:
         return sum_over_chunks(sums, size, head, features, labels, traced)
     return sums(head, features, labels, traced)
+
+
+def tokens_at_a_time(chunk: int | None, tokens: int, vocab_size: int) -> int:
+    """Tokens of a micro-batch whose logits exist at a time, a divisor of their number.
+
+    Args:
+        chunk: what the user asked for, of which the largest common divisor is taken; 0: all; None:
+            at most as many as have `MOST_LOGITS`, or all if no divisor comes within 4 x of that.
+    """
+    if chunk is not None:
+        return math.gcd(chunk, tokens)  # gcd(0, n) is n
+    most = min(max(MOST_LOGITS // vocab_size, 1), tokens)
+    size = next(size for size in range(most, 0, -1) if tokens % size == 0)
+    return size if 4 * size >= most else tokens
 
 
 def _logit_sums(logits, targets, weights, label_smoothing, z_loss):
