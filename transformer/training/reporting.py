@@ -1,5 +1,6 @@
 """What a run tells while it trains: a metrics file, TensorBoard events, curves, a progress bar."""
 
+import functools
 import json
 import math
 import os
@@ -15,7 +16,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from tensorboardX import SummaryWriter
 
 METRICS_FILE = 'metrics.jsonl'
 FIRST_METRICS = 'loss', 'perplexity', 'accuracy'  # in this order, before all others
@@ -49,11 +49,14 @@ class MetricsWriter:
         _write_atomically(path, text.encode())
         self._written = {(line['step'], line['split']) for line in kept}
         self._file = path.open('a')
-        self._events = SummaryWriter(
-            logdir=str(path.with_name('tensorboard')),
-            purge_step=start_step + 1 if start_step else 0,
-            flush_secs=10,
-        )
+        self._logdir = str(path.with_name('tensorboard'))
+        self._purge_step = start_step + 1 if start_step else 0
+
+    @functools.cached_property
+    def _events(self):
+        from tensorboardX import SummaryWriter  # takes seconds where it finds torch
+
+        return SummaryWriter(logdir=self._logdir, purge_step=self._purge_step, flush_secs=10)
 
     def write(self, step: int, split: str, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a split ('train', 'eval') after `step` updates.
