@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.data.validation_fraction = 0.02
     config.data.vocab_size = 2048
     config.data.length = 64
-    config.data.source_length = 128
+    config.data.source_length = 96
 
     config.optimizer.name = 'muon'
     config.optimizer.learning_rate = 1e-2
@@ -35,7 +35,6 @@ def get_config() -> ConfigDict:
     config.schedule.warmup_steps = 20
     config.schedule.end_factor = 0.0
 
-    config.train.steps = 250
+    config.train.steps = 260
     config.train.eval_every = 0
-    config.train.decode_pairs = 100
     return config
