@@ -50,3 +50,10 @@ def test_a_device_has_the_rates_of_its_own_name(kind, flops, monkeypatch):
     found, bandwidth, source = timing.best_rates(kind)
     assert (found, source) == ((1.0, 'measured') if flops is None else (flops, 'specified'))
     assert bandwidth > 0
+
+
+@pytest.mark.slow
+def test_trials_side_by_side_are_counted(run_python):
+    printed = run_python('benchmarks/gpu_sweep.py', '--trials', '1', '2', '--steps', '3').stdout
+    counts = [line.split()[0] for line in printed.splitlines() if line.strip()[:1].isdigit()]
+    assert counts == ['1', '2']
