@@ -35,6 +35,5 @@ def get_config() -> ConfigDict:
     config.schedule.end_factor = 0.0
 
     config.train.steps = 400
-    config.train.eval_every = 200
     config.train.eval_batches = 20
     return config

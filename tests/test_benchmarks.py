@@ -153,6 +153,7 @@ def test_first_step_is_waited_for():
         start_up.until_step(['error: no such file\n'])
 
 
+@pytest.mark.slow
 def test_linen_peer_is_the_same_model():
     import jax
 

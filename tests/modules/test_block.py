@@ -76,6 +76,7 @@ def test_deepnorm_scales_are_those_of_table_1():
     assert scales('encoder', **both) == pytest.approx((0.81 * depths, 0.87 / depths))
 
 
+@pytest.mark.slow
 def test_no_two_places_share_dropout_keys(monkeypatch):
     """Every layer, sublayer and stack draws for itself: a shared key would repeat a mask."""
     config = dataclasses.replace(CONFIG, topology='encoder_decoder', num_layers=3)

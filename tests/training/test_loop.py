@@ -78,6 +78,7 @@ def train_lines(workdir):
     ]
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_uninterrupted_run_bit_for_bit(config, tmp_path, monkeypatch):
     config.train.log_every = 1
     whole = tmp_path / 'whole'
@@ -170,6 +171,7 @@ def test_update_that_is_not_finite(config, tmp_path, how, monkeypatch):
         assert int(final_state(config, tmp_path / 'run').step) == 20
 
 
+@pytest.mark.slow
 def test_more_steps_need_a_decay_of_their_own(config, tmp_path):
     """Going on past the end must not change the learning rates of the steps behind."""
     config.train.steps = 4

@@ -191,6 +191,7 @@ def test_a_published_model_goes_on_with_a_text(folder, capsys):
             generate_script.main(wrong)
 
 
+@pytest.mark.slow
 def test_a_published_translator_is_evaluated_as_it_was_trained(folder, tmp_path):
     """Sources between the special tokens of its tokenizer, targets after its own first token."""
     start_id = 259

@@ -58,6 +58,7 @@ def seq2seq(folder):
     return config
 
 
+@pytest.mark.slow
 def test_a_split_is_decoded_whole(folder, seq2seq):
     workdir = folder / 'seq2seq'
     found = evaluate_run(seq2seq, workdir, 'test', search=Search(max_new_tokens=8))
