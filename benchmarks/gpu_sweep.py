@@ -1,4 +1,4 @@
-"""Trials an hour that one device trains with 1, 16 and 64 side by side, in under two minutes.
+"""Trials an hour of the devices here with 1, 16 and 64 trials side by side.
 
     PYTHONPATH=. python benchmarks/gpu_sweep.py
 

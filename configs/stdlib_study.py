@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
 
 def get_space() -> list[dict]:
     """What `sweep.py` searches."""
-    from transformer.training.sweep import grid
+    from transformer.training.sweep import grid  # imports Optuna, which train.py does not need
 
     return grid(
         {

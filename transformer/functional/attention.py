@@ -241,9 +241,9 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     logits = jnp.einsum('BKSH,BKTH->BKST', key, query, preferred_element_type=dtype)
     logits = masked_logits(logits.swapaxes(-1, -2).reshape(B, N, T, S), a)
     # Rows stay in the shape of the products: of a reshaped copy, a backward pass would keep both.
-    logits = logits.reshape(*groups, N // K * T, S)
+    logits = logits.reshape(*groups, N // K * T, S)  # [..., N/K T, S]
 
-    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)
+    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)  # [..., 1]
     if a.sinks is not None:
         sinks = jnp.broadcast_to(a.sinks.astype(dtype)[:, None, None], (B, N, T, 1))
         sinks = sinks.reshape(maximum.shape)

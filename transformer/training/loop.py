@@ -177,7 +177,7 @@ class Run:
             'tokens_per_second': rate,
             'flops_utilisation': rate * self._flops / self._peak,
         }
-        self._progress.update(step, **metrics)
+        self._progress.update(step, **metrics)  # first: the writer's first line imports TensorBoard
         self._writer.write(step, 'train', metrics)
         self._checkpoints.check_for_errors()
         self._check_finite(state)

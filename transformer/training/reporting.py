@@ -77,7 +77,8 @@ class MetricsWriter:
 
     def close(self) -> None:
         self._file.close()
-        self._events.close()
+        if '_events' in vars(self):  # something was written
+            self._events.close()
 
     def __enter__(self) -> 'MetricsWriter':
         return self
