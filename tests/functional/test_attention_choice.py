@@ -109,6 +109,23 @@ def test_the_automatic_choice_takes_what_can_compute_it(name, monkeypatch):
             assert best_implementation(captured_arguments, residual) == implementation
 
 
+@pytest.mark.parametrize(
+    ('length', 'rows', 'arguments', 'expected'),
+    [
+        (511, 1, {}, 'xla'),
+        (512, 1, {}, 'blockwise'),
+        (512, 1, {'is_causal': True}, 'xla'),
+        (512, 17, {'is_causal': True}, 'blockwise'),
+        (1024, 1, {'is_causal': True}, 'blockwise'),
+    ],
+)
+def test_on_a_cpu_strips_put_off_the_change_to_blocks(
+    length, rows, arguments, expected, monkeypatch
+):
+    arrays = shapes(length, length, rows, dtype=jnp.float32)
+    assert best_implementation(captured(monkeypatch, arrays, **arguments), False) == expected
+
+
 def test_a_gpu_without_cudnn_takes_the_other_implementations(monkeypatch):
     arguments = captured(monkeypatch, shapes(), is_causal=True)
     monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')  # of a CPU's platform_version

@@ -9,7 +9,6 @@ from jax.typing import ArrayLike
 
 from transformer.functional.accelerators import KERNELS, best_kernel, unsupported
 from transformer.functional.attention_arguments import (
-    MASKED,
     AttentionArguments,
     BiasFn,
     checked_bias,
@@ -21,10 +20,9 @@ from transformer.functional.attention_arguments import (
     checked_softcap,
     checked_window,
     cut_to_lengths,
-    dropped_weights,
-    masked_logits,
 )
 from transformer.functional.blockwise import blockwise_attention
+from transformer.functional.xla import is_cut, xla_attention
 
 
 def dot_product_attention(
@@ -222,61 +220,17 @@ def merge_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array
     return merged if b is None else merged + b
 
 
-def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
-    """The plain implementation, with all [B, N, T, S] logits in memory.
-
-    Returns:
-        Output [B, T, N, V], residual [B, T, N], weights [B, N, T, S].
-    """
-    a = arguments
-    (B, T, N, H), (_, S, K, V) = a.query.shape, a.value.shape
-    # Heads outside, and the query heads of one key head as one long query: two plain batched
-    # matmuls, whatever the number of groups. On a CPU their batch is one axis, for which XLA reads
-    # a cache in place and copies it otherwise; elsewhere two, which may be sharded each.
-    groups = (1, B * K) if jax.default_backend() == 'cpu' else (B, K)
-    query = a.query.swapaxes(1, 2).reshape(*groups, N // K * T, H)
-    key = a.key.swapaxes(1, 2).reshape(*groups, S, H)
-    value = a.value.swapaxes(1, 2).reshape(*groups, S, V)
-    dtype = jnp.promote_types(query.dtype, jnp.float32)
-    logits = jnp.einsum('BKSH,BKTH->BKST', key, query, preferred_element_type=dtype)
-    logits = masked_logits(logits.swapaxes(-1, -2).reshape(B, N, T, S), a)
-    # Rows stay in the shape of the products: of a reshaped copy, a backward pass would keep both.
-    logits = logits.reshape(*groups, N // K * T, S)  # [..., N/K T, S]
-
-    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)  # [..., 1]
-    if a.sinks is not None:
-        sinks = jnp.broadcast_to(a.sinks.astype(dtype)[:, None, None], (B, N, T, 1))
-        sinks = sinks.reshape(maximum.shape)
-        maximum = jnp.maximum(maximum, jax.lax.stop_gradient(sinks))
-    maximum = jnp.where(maximum == MASKED, 0, maximum)  # no key: every exponential below is 0
-    weights = jnp.exp(logits - maximum)  # normalised after the product with value
-    total = weights.sum(-1, keepdims=True)
-    if a.sinks is not None:
-        total += jnp.exp(sinks - maximum)
-    empty = total == 0
-    total = jnp.where(empty, 1, total)
-
-    # Not rounded to the value's dtype: nor is then the gradient of a sharp, low-precision row.
-    kept = weights
-    if a.dropout_words is not None:
-        kept = dropped_weights(weights.reshape(B, N, T, S), a).reshape(weights.shape)
-    output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
-    output = (output / total).reshape(B, N, T, V).swapaxes(1, 2).astype(query.dtype)
-    residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))
-    residual = residual.reshape(B, N, T).swapaxes(1, 2)
-    return output, residual, (weights / total).reshape(B, N, T, S)
-
-
 def best_implementation(arguments: AttentionArguments, return_residual: bool) -> str:
     """The name of the fastest implementation that takes these arguments.
 
-    On a CPU blocks win as soon as there are several, since all logits at once leave its caches.
-    Other devices have kernels of their own; beside these they prefer one large product, until its
-    float32 logits take a GiB.
+    On a CPU blocks win once all logits of a head leave its caches; of strips, once those of one do,
+    or once all logits together take 64 MiB. Other devices have kernels of their own; beside these
+    they prefer one large product, until its float32 logits take a GiB.
     """
     (B, T, N, _), S = arguments.query.shape, arguments.key.shape[1]
     if jax.default_backend() == 'cpu':
-        return 'blockwise' if T > 1 and T * S >= 2**18 else 'xla'
+        in_strips = is_cut(arguments) and T * S < 2**20 and B * N * T * S <= 2**24
+        return 'blockwise' if T > 1 and T * S >= 2**18 and not in_strips else 'xla'
     by_blocks = 'blockwise' if T > 1 and B * N * T * S >= 2**28 else 'xla'
     return best_kernel(arguments, return_residual) or by_blocks
 

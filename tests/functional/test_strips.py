@@ -1,0 +1,84 @@
+"""The plain implementation in strips of queries, against the same of all queries at once."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attention_cases import KEYS, SINKS, SLOPES, B, N, alibi, inputs
+
+from transformer.functional import xla
+from transformer.functional.attention import dot_product_attention
+
+T = 11  # strips of 2 and 3
+RANDOM = np.random.default_rng(3)
+FEATURES = {
+    'alone': {},
+    'mask': {'mask': RANDOM.random((B, N, T, 1)) < 0.6},
+    'bias and softcap': {'bias': RANDOM.normal(size=(N, T, 1)), 'softcap': 0.8},
+    'alibi and sinks': {'bias': (alibi, SLOPES), 'sinks': SINKS, 'scale': 0.3},
+    'dropout': {'dropout_rate': 0.3, 'dropout_key': KEYS},
+    'lengths': {'query_seq_lengths': np.array([9, 11]), 'key_value_seq_lengths': np.array([0, 2])},
+}
+BOUNDS = {
+    'causal': {'is_causal': True},
+    'window': {'local_window_size': (2, 1)},
+    'causal window': {'is_causal': True, 'local_window_size': (2, 1)},
+}
+
+
+def results(arrays, **arguments):
+    """Output, residual, weights and the gradients by query, key and value."""
+
+    def attend(*arrays):
+        options = {'implementation': 'xla', 'return_residual': True, 'return_weights': True}
+        return dot_product_attention(*arrays, **options, **arguments)
+
+    def both(*arrays):
+        out, pull = jax.vjp(lambda *x: attend(*x)[0], *arrays)
+        return attend(*arrays), pull(jnp.cos(out))
+
+    return jax.jit(both)(*arrays)
+
+
+@pytest.mark.parametrize('S', [3, T, 16])
+@pytest.mark.parametrize('bounds', BOUNDS.values(), ids=BOUNDS)
+@pytest.mark.parametrize('feature', FEATURES.values(), ids=FEATURES)
+def test_equals_all_queries_at_once(monkeypatch, feature, bounds, S):
+    arrays = inputs(T, S, dtype=np.float64)
+    with jax.enable_x64(True):
+        whole = results(arrays, **feature, **bounds)
+        monkeypatch.setattr(xla, 'SHORTEST_STRIP', 2)
+        strips = results(arrays, **feature, **bounds)
+    for one, other in zip(*map(jax.tree.leaves, (strips, whole)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def largest_product(arrays, **arguments):
+    """Elements of the largest array of logits."""
+    arguments = {'implementation': 'xla', 'is_causal': True} | arguments
+    jaxpr = jax.make_jaxpr(lambda *x: dot_product_attention(*x, **arguments))(*arrays)
+    return max(e.outvars[0].aval.size for e in jaxpr.eqns if e.primitive.name == 'exp')
+
+
+@pytest.mark.parametrize(('length', 'most'), [(64, 32 * 64), (256, 64 * 256)])
+def test_a_strip_has_no_logits_of_the_queries_beyond_it(length, most):
+    assert largest_product(inputs(length, length)) == B * N * most
+
+
+@pytest.mark.parametrize(
+    'arguments',
+    [
+        {'is_causal': False},
+        {'query_positions': np.arange(64)},  # they might be any others
+        {'dtype': jnp.bfloat16},
+        {'length': 63},
+    ],
+    ids=itertools.chain.from_iterable,
+)
+def test_all_queries_at_once(arguments):
+    arguments = {'length': 64, 'dtype': jnp.float32} | arguments
+    length, dtype = arguments.pop('length'), arguments.pop('dtype')
+    arrays = inputs(length, length, dtype=dtype)
+    assert largest_product(arrays, **arguments) == B * N * length**2
