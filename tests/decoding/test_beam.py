@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 from decoding_models import ENDS, MODELS, PROMPTS, SOURCES, full_log_probs, make, sources_of
 
-from transformer.decoding import beam_search, generate
-from transformer.decoding.beam import NEVER, Finished, Search, search, select
+from transformer.decoding import beam, beam_search, generate, padding
 from transformer.decoding.generation import start, unrolled
+from transformer.decoding.search import (
+    NEVER,
+    Finished,
+    Search,
+    advance,
+    compact,
+    initial_search,
+    select,
+)
 from transformer.errors import UserError
+from transformer.modules import LayerCache
 
 NEW = 12
 
@@ -145,6 +154,45 @@ def test_without_an_end_token_every_hypothesis_has_all_new_tokens():
     assert any(ENDS['decoder'] in one.tokens for best in results for one in best)
 
 
+@pytest.mark.parametrize('name', ['decoder', 'two_tables'])
+def test_results_do_not_depend_on_when_the_cache_is_cleared(monkeypatch, name):
+    expected = found(name, 0.6)
+    cleared = []
+    monkeypatch.setattr(beam, 'FEWEST_STEPS', 1)
+    monkeypatch.setattr(padding, 'SMALLEST_BUCKET', 1)
+    monkeypatch.setattr(beam, 'compact', lambda *a, **k: cleared.append(k) or compact(*a, **k))
+    results = found(name, 0.6)
+    assert len(cleared) > 1
+    for best, as_before in zip(results, expected, strict=True):
+        assert [one.tokens for one in best] == [one.tokens for one in as_before]
+        scores = [one.score for one in best], [one.score for one in as_before]
+        np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+def test_clearing_keeps_what_a_hypothesis_sees_and_its_order():
+    slots = jnp.arange(6)
+    layer = LayerCache(
+        key=(slots + 10 * jnp.arange(4)[:, None])[..., None],  # 2 rows of 2 heads, [4, 6, 1]
+        value=jnp.zeros((4, 6, 1)),
+        positions=slots + jnp.array([[0], [20]]),
+        segment_ids=jnp.ones((2, 6), jnp.int32),
+        index=jnp.int32(6),
+    )
+    visible = jnp.array([[[1, 0, 1, 0, 0, 0], [1, 0, 0, 0, 1, 0]], [[1, 1, 0, 0, 0, 0]] * 2], bool)
+    search = walk([[0.0, 0.0, 1.0]] * 3, 1.0, 1, M=2)[0].replace(cache=(layer,), visible=visible)
+    cleared = compact(search, size=8)
+    [cache] = cleared.cache
+    assert int(cache.index) == 3
+    np.testing.assert_array_equal(
+        cache.key[:, :3, 0], [[0, 2, 4], [10, 12, 14], [20, 21, 22], [30, 31, 32]]
+    )
+    np.testing.assert_array_equal(cache.positions[:, :2], [[0, 2], [20, 21]])
+    expected = [[[1, 1, 0], [1, 0, 1]], [[1, 1, 0]] * 2]
+    np.testing.assert_array_equal(cleared.visible[..., :3], expected)
+    assert cleared.visible.shape == (2, 2, 8)
+    assert not cleared.visible[..., 3:].any()
+
+
 def walk(chain, alpha, steps, M=1, K=1, stop=8):
     """States of a search in a Markov chain: log-probabilities of token 0 (the end), 1, 2 ...
 
@@ -215,12 +263,12 @@ def test_hypotheses_that_are_none_stay_none():
 
 def lowered(name, beam_size, prompts=PROMPTS):
     model, params = unrolled(*make(name))
-    sources = sources_of(name)
-    state = jax.eval_shape(lambda: start(model, params, prompts, sources, 8, beam_size))
+    state = jax.eval_shape(lambda: start(model, params, prompts, sources_of(name), 64))
+    sizes = {'beam_size': beam_size, 'num_results': 1, 'size': 8}
+    search = jax.eval_shape(lambda state: initial_search(state, **sizes), state)
+    program = functools.partial(advance, config=model.config, vocab_limit=40)
     scalars = np.int32(0), np.int32(8), np.float32(0)
-    static = {'beam_size': beam_size, 'num_results': 1, 'size': 8, 'vocab_limit': 40}
-    program = functools.partial(search, config=model.config, **static)
-    return state, jax.make_jaxpr(program)(params, state, *scalars)
+    return state, jax.make_jaxpr(program)(params, state, search, *scalars)
 
 
 def sizes(jaxpr):
@@ -240,10 +288,10 @@ def test_the_memory_is_not_repeated_for_the_beams():
 
 def test_a_bucket_and_all_values_of_the_options_share_one_program():
     found('two_tables')
-    programs = search._cache_size()
+    programs = advance._cache_size()
     prompts, sources = [[1, 2], [3] * 8, [4]], [[1], [2] * 20, [49]]
     found('two_tables', 1.5, prompts, sources=sources, eos_id=3, max_new_tokens=9)
-    assert search._cache_size() == programs
+    assert advance._cache_size() == programs
 
 
 def test_searching_with_64_bit_types_on():

@@ -93,7 +93,8 @@ def stream(
         raise UserError(f'chunk must be in 1 to {CHUNK}, not {chunk}.')
 
     model, params = unrolled(model, params)
-    state = start(model, params, prompts, sources, max_new_tokens)
+    slots = bucket(max(map(len, prompts)) + max_new_tokens, model.config.max_length)
+    state = start(model, params, prompts, sources, slots)
     rows = np.arange(first_row, first_row + len(prompts), dtype=np.int32)
 
     draw = {'key': None, 'options': None}
@@ -120,22 +121,19 @@ def start(
     params: Any,
     prompts: Sequence[Sequence[int]],
     sources: Sequence[Sequence[int]] | None,
-    max_new_tokens: int,
-    hypotheses: int = 1,
+    slots: int,
 ) -> State:
-    """The state before the first new token of checked rows; the model is `unrolled`.
+    """The state before the first new token of checked rows, with a cache of so many slots.
 
-    The cache has slots for as many `hypotheses` of `max_new_tokens` each.
+    The model is `unrolled`.
     """
     config = model.config
     memory = None
     if sources is not None:
         memory = encode(params, *padded(sources, config.max_length), config=config)
     tokens, lengths = padded([prompt[:-1] for prompt in prompts], config.max_length)
-    size = bucket(max(map(len, prompts)) + max_new_tokens, config.max_length)
-    size += (hypotheses - 1) * bucket(max_new_tokens, config.max_length)
     newest = np.array([prompt[-1] for prompt in prompts], np.int32)
-    return prefill(params, tokens, lengths, newest, memory, config=config, size=size)
+    return prefill(params, tokens, lengths, newest, memory, config=config, size=slots)
 
 
 def _chunks(state, advance, max_new_tokens, eos_id, chunk) -> Iterator[list[list[int]]]:

@@ -7,9 +7,10 @@ import numpy as np
 SMALLEST_BUCKET = 16
 
 
-def bucket(length: int, limit: int) -> int:
+def bucket(length: int, limit: int | None = None) -> int:
     """A power of two that is at least `length`, or `limit` if that is less."""
-    return min(max(SMALLEST_BUCKET, 1 << (length - 1).bit_length()), limit)
+    size = max(SMALLEST_BUCKET, 1 << (length - 1).bit_length())
+    return size if limit is None else min(size, limit)
 
 
 def padded(rows: Sequence[Sequence[int]], limit: int) -> tuple[np.ndarray, np.ndarray]:
