@@ -16,12 +16,11 @@ CPU_BUDGET = 2**18
 ACCELERATOR_BUDGET = 2**26
 
 # The axes of each field, one letter each: B, T, N, S, K = N / G, and . for those never cut. A
-# field may lack leading axes, and an axis of size 1 is for all. Heads are outermost, and keys lie
-# along the last axis: then the widest operand of no matmul is transposed.
+# field may lack leading axes, and an axis of size 1 is for all.
 AXES = AttentionArguments(
-    query='BK.T.',
-    key='BK.S',
-    value='BK.S',
+    query='BTN.',
+    key='BSK.',
+    value='BSK.',
     bias='BNTS',
     mask='BNTS',
     query_positions='BT',
@@ -39,7 +38,8 @@ AXES = AttentionArguments(
     ),
 )
 
-# The axes of what there is for each query: the output, its gradient, the log-sum-exp.
+# The same once `by_heads`, and of what there is for each query: output, gradient, log-sum-exp.
+BY_HEADS = AXES._replace(query='BK.T.', key='BK.S', value='BK.S')
 ROWS = 'BK.T.'
 
 Place = dict[str, tuple[int | Array, int]]  # axis -> (start, size)
@@ -61,7 +61,8 @@ def choose_grid(arguments: AttentionArguments) -> Grid:
     Blocks far wider than the window would be masked for the most part. A structured bias comes for
     all heads at once, which then must share a block.
     """
-    (B, K, G, T, _), S = arguments.query.shape, arguments.key.shape[3]
+    (B, T, N, _), (_, S, K, _) = arguments.query.shape, arguments.key.shape
+    G = N // K
     budget = CPU_BUDGET if jax.default_backend() == 'cpu' else ACCELERATOR_BUDGET
     kv_heads = K if arguments.bias_fn else 1
     window = 1 + sum(arguments.window) if arguments.window else S
@@ -74,6 +75,34 @@ def choose_grid(arguments: AttentionArguments) -> Grid:
     kv_heads = max(kv_heads, _divisor(K, budget // (G * queries * keys)))
     rows = _divisor(B, budget // (G * queries * keys * K)) if kv_heads == K else 1
     return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
+
+
+def by_heads(tree: AttentionArguments) -> AttentionArguments:
+    """The same with query [B, K, G, T, H], key [B, K, H, S] and value [B, K, V, S].
+
+    Heads are outermost, and keys lie along the last axis: then the widest operand of no matmul is
+    transposed.
+    """
+    key, value = (x.transpose(0, 2, 3, 1) for x in (tree.key, tree.value))
+    return tree._replace(query=rows_by_heads(tree.query, key.shape[1]), key=key, value=value)
+
+
+def rows_by_heads(x: Array, kv_heads: int) -> Array:
+    """[B, T, N, V] as [B, K, G, T, V]."""
+    B, T, N, V = x.shape
+    return x.reshape(B, T, kv_heads, N // kv_heads, V).transpose(0, 2, 3, 1, 4)
+
+
+def by_tokens(tree: AttentionArguments) -> AttentionArguments:
+    """What `by_heads` was made of."""
+    key, value = (x.transpose(0, 3, 1, 2) for x in (tree.key, tree.value))
+    return tree._replace(query=rows_by_tokens(tree.query), key=key, value=value)
+
+
+def rows_by_tokens(x: Array) -> Array:
+    """[B, K, G, T, V] as [B, T, N, V]."""
+    B, K, G, T, V = x.shape
+    return x.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, V)
 
 
 def _even_size(length: int, limit: int) -> int:
@@ -99,7 +128,8 @@ def _block_start(index: int | Array, length: int, size: int) -> Array:
 
 def slice_place(index: Array, arguments: AttentionArguments, grid: Grid) -> Place:
     """Where slice `index` lies."""
-    K, G = arguments.query.shape[1:3]
+    N, K = arguments.query.shape[2], arguments.key.shape[2]
+    G = N // K
     row, head = index // (K // grid.kv_heads), index % (K // grid.kv_heads)
     return {
         'B': (row * grid.rows, grid.rows),
@@ -109,7 +139,7 @@ def slice_place(index: Array, arguments: AttentionArguments, grid: Grid) -> Plac
 
 
 def block_place(i: int | Array, j: int | Array, arguments: AttentionArguments, grid: Grid) -> Place:
-    """Where block i of the queries meets block j of the keys."""
+    """Where block i of the queries meets block j of the keys, of arguments `by_heads`."""
     T, S = arguments.query.shape[3], arguments.key.shape[3]
     return {
         'T': (_block_start(i, T, grid.queries), grid.queries),

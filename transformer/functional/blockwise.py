@@ -21,14 +21,19 @@ from transformer.functional.attention_arguments import (
 )
 from transformer.functional.attention_blocks import (
     AXES,
+    BY_HEADS,
     ROWS,
     Grid,
     block_bounds,
     block_place,
     blocks_that_meet,
+    by_heads,
+    by_tokens,
     choose_grid,
     cut,
     put,
+    rows_by_heads,
+    rows_by_tokens,
     slice_place,
     without_repeats,
 )
@@ -42,19 +47,10 @@ def blockwise_attention(arguments: AttentionArguments) -> tuple[Array, Array]:
     Returns:
         Output [B, T, N, V] and residual [B, T, N].
     """
-    a = arguments
-    (B, T, N, H), (_, _, K, V) = a.query.shape, a.value.shape
-    a = a._replace(
-        query=a.query.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4),  # [B, K, G, T, H]
-        key=a.key.transpose(0, 2, 3, 1),  # [B, K, H, S]
-        value=a.value.transpose(0, 2, 3, 1),  # [B, K, V, S]
-    )
-    floats, others = _split(lambda x: jnp.issubdtype(x.dtype, jnp.floating), a)
+    floats, others = _split(lambda x: jnp.issubdtype(x.dtype, jnp.floating), arguments)
     integers, fixed = _split(lambda x: True, others)
-    output, residual = _attention(fixed, integers, floats)  # [B, K, G, T, V], [B, K, G, T, 1]
-    output = output.transpose(0, 3, 1, 2, 4).reshape(B, T, N, V)
-    residual = lax.stop_gradient(residual).transpose(0, 3, 1, 2, 4).reshape(B, T, N)
-    return output.astype(a.query.dtype), residual
+    output, residual = _attention(fixed, integers, floats)  # [B, T, N, V], [B, T, N, 1]
+    return output.astype(arguments.query.dtype), lax.stop_gradient(residual)[..., 0]
 
 
 def _split(condition: Callable[[Array], bool], tree: Any) -> tuple[Any, Any]:
@@ -77,7 +73,7 @@ def _join(*trees: Any) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(fixed, integers, floats) -> tuple[Array, Array]:
-    """Output [B, K, G, T, V] and log-sum-exp [B, K, G, T, 1], in the dtype of the softmax."""
+    """Output [B, T, N, V] and log-sum-exp [B, T, N, 1], in the dtype of the softmax."""
     return _forward(_join(floats, integers, fixed))
 
 
@@ -101,11 +97,12 @@ def _softmax_dtype(x: Array):
 
 def _forward(a: AttentionArguments) -> tuple[Array, Array]:
     grid, dtype = choose_grid(a), _softmax_dtype(a.query)
-    rows, V = a.query.shape[:4], a.value.shape[2]
+    rows, V = a.query.shape[:3], a.value.shape[3]
 
     def step(n, results):
         place = slice_place(n, a, grid)
-        return put(ROWS, results, _forward_slice(cut(AXES, a, place), grid), place)
+        parts = _forward_slice(by_heads(cut(AXES, a, place)), grid)
+        return put(AXES.query, results, tuple(map(rows_by_tokens, parts)), place)
 
     results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
     return lax.fori_loop(0, grid.slices, step, results)
@@ -121,10 +118,10 @@ def _forward_slice(a: AttentionArguments, grid: Grid) -> tuple[Array, Array]:
         first, last = blocks_that_meet(a, queries[..., None], of_keys)
 
         def key_block(j, state):
-            block = cut(AXES, a, block_place(i, j, a, grid))
+            block = cut(BY_HEADS, a, block_place(i, j, a, grid))
             return _online_softmax(state, without_repeats(block, None, j, a, grid))
 
-        state = lax.fori_loop(first, last, key_block, _no_keys(cut(AXES, a, place), V))
+        state = lax.fori_loop(first, last, key_block, _no_keys(cut(BY_HEADS, a, place), V))
         return put(ROWS, results, _finished(state, cut(ROWS, results, place)), place)
 
     results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
@@ -193,18 +190,19 @@ def _backward(others, floats, output, residual, gradient):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
     a, grid = _join(floats, others), choose_grid(_join(floats, others))
     sinks, floats = floats.sinks, floats._replace(sinks=None)
-    delta = (gradient * output).sum(-1, keepdims=True)  # [B, K, G, T, 1]
+    delta = (gradient * output).sum(-1, keepdims=True)  # [B, T, N, 1]
     rows = gradient, residual, delta
 
     def step(n, gradients):
         place = slice_place(n, a, grid)
-        parts = cut(AXES, others, place), cut(AXES, floats, place), cut(ROWS, rows, place)
-        return _added(gradients, _backward_slice(*parts, grid), place)
+        queries = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, place)]
+        parts = cut(AXES, others, place), by_heads(cut(AXES, floats, place)), queries
+        return _added(AXES, gradients, by_tokens(_backward_slice(*parts, grid)), place)
 
     gradients = lax.fori_loop(0, grid.slices, step, _zeros(floats))
     if sinks is not None:
-        by_row = jnp.exp(sinks.reshape(*gradient.shape[1:3], 1, 1) - _finite(residual)) * -delta
-        gradients = gradients._replace(sinks=by_row.sum((0, 3, 4)).reshape(-1))
+        by_row = jnp.exp(sinks[:, None] - _finite(residual)) * -delta
+        gradients = gradients._replace(sinks=by_row.sum((0, 1, 3)))
         floats = floats._replace(sinks=sinks)
     return jax.tree.map(lambda x, like: x.astype(like.dtype), gradients, floats)
 
@@ -219,9 +217,9 @@ def _backward_slice(others, floats, rows, grid: Grid):
 
         def query_block(i, gradients):
             place = block_place(i, j, a, grid)
-            block = without_repeats(cut(AXES, others, place), i, j, a, grid)
-            part = _block_gradients(block, cut(AXES, floats, place), cut(ROWS, rows, place))
-            return _added(gradients, part, place)
+            block = without_repeats(cut(BY_HEADS, others, place), i, j, a, grid)
+            part = _block_gradients(block, cut(BY_HEADS, floats, place), cut(ROWS, rows, place))
+            return _added(BY_HEADS, gradients, part, place)
 
         return lax.fori_loop(first, last, query_block, gradients)
 
@@ -263,10 +261,10 @@ def _zeros(floats):
     return jax.tree.map(lambda x: jnp.zeros(x.shape, _softmax_dtype(x)), floats)
 
 
-def _added(gradients, part, place):
+def _added(axes, gradients, part, place):
     """`part` added to the gradients at `place`."""
-    total = jax.tree.map(jnp.add, cut(AXES, gradients, place), part)
-    return put(AXES, gradients, total, place)
+    total = jax.tree.map(jnp.add, cut(axes, gradients, place), part)
+    return put(axes, gradients, total, place)
 
 
 @jax.custom_jvp

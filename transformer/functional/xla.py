@@ -14,9 +14,6 @@ from transformer.functional.attention_arguments import (
 )
 from transformer.functional.attention_blocks import AXES, Place, cut
 
-# The axes of what this implementation reads, which is laid out as the arguments are.
-LAYOUT = AXES._replace(query='BTN.', key='BSK.', value='BSK.')
-
 # Strips of queries on a CPU: how many at most, and the fewest queries of one.
 MOST_STRIPS = 4
 SHORTEST_STRIP = 32
@@ -32,7 +29,7 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
         Output [B, T, N, V], residual [B, T, N], weights [B, N, T, S].
     """
     places = _strips(arguments)
-    parts = [_attend(cut(LAYOUT, arguments, place) if place else arguments) for place in places]
+    parts = [_attend(cut(AXES, arguments, place) if place else arguments) for place in places]
     if len(parts) == 1:
         return parts[0]
     S = arguments.key.shape[1]
