@@ -82,11 +82,13 @@ def load_parameters(family: Family, config: TransformerConfig, tensors: Tensors)
 
     def leaf(name, shape):
         if '/layers/' not in name:
-            return jnp.asarray(read(name), shape.dtype)
-        stacked = np.empty(shape.shape, shape.dtype)
-        for period in range(len(stacked)):
-            stacked[period] = read(unrolled_name(name, period, len(config.pattern)))
-        return jnp.asarray(stacked)
+            array = read(name)
+        else:
+            array = np.empty(shape.shape, shape.dtype)
+            for period in range(len(array)):
+                array[period] = read(unrolled_name(name, period, len(config.pattern)))
+        # The copy runs behind our back: waiting keeps a second source from being read beside it.
+        return jax.block_until_ready(jnp.asarray(array, shape.dtype))
 
     return map_parameters(leaf, parameter_shapes(config))
 
