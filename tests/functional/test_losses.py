@@ -191,6 +191,22 @@ def test_correct_predictions():
     np.testing.assert_array_equal(correct, [[True, False], [True, False]])
 
 
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_correct_predictions_are_those_of_argmax_with_equal_logits(dtype):
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.integers(0, 3, (500, V)), dtype)  # most rows have equal largest ones
+    targets = rng.integers(-2, V + 2, 500)
+    correct = correct_predictions(logits, jnp.asarray(targets))
+    expected = np.argmax(np.asarray(logits, np.float32), -1) == targets
+    assert 50 < expected.sum() < 200
+    np.testing.assert_array_equal(correct, expected)
+
+
+def test_a_row_with_nan_is_not_correct():
+    logits = jnp.array([[1.0, jnp.nan, 0.0], [1.0, jnp.nan, 0.0]])
+    assert not correct_predictions(logits, jnp.array([0, 1])).any()
+
+
 def test_the_backward_pass_stores_no_second_array_of_logits():
     rows, width, vocab = 64, 8, 4096
 

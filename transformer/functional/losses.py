@@ -76,8 +76,13 @@ def weighted_sum(losses: Array, weights: ArrayLike) -> tuple[Array, Array]:
 
 
 def correct_predictions(logits: Array, targets: Array) -> Array:
-    """[...] boolean: True where the largest of the logits [..., V] is the target's."""
-    return jnp.argmax(logits, axis=-1) == targets
+    """[...] boolean: True where the largest of the logits [..., V], the first of equals, is the
+    target's; False where any of them is NaN.
+    """
+    # What argmax would say, in a pass of comparisons: CPUs do these several at a time.
+    index, targets = jnp.arange(logits.shape[-1]), targets[..., None]
+    target = _target_logits(logits, targets)
+    return jnp.where(index < targets, logits < target, logits <= target).all(-1)
 
 
 @jax.custom_vjp
@@ -95,9 +100,7 @@ def _row_statistics_fwd(logits, targets):
     largest = jnp.max(x, axis=-1, keepdims=True)  # [..., 1]
     x = x - largest  # so that an offset of all logits costs no digits
     log_sum = jnp.log(jnp.sum(jnp.exp(x), axis=-1))  # [...]
-    valid = (targets >= 0) & (targets < x.shape[-1])
-    target = jnp.take_along_axis(x, targets[..., None], axis=-1, mode='clip')[..., 0]
-    target = jnp.where(valid, target, jnp.nan)
+    target = _target_logits(x, targets[..., None])[..., 0]
     statistics = log_sum - target, target - jnp.mean(x, axis=-1), log_sum + largest[..., 0]
     return statistics, (logits, targets, largest, log_sum)
 
@@ -115,6 +118,12 @@ def _row_statistics_bwd(residuals, cotangents):
 
 
 _row_statistics.defvjp(_row_statistics_fwd, _row_statistics_bwd)
+
+
+def _target_logits(logits: Array, targets: Array) -> Array:
+    """[..., 1] of logits [..., V] those of targets [..., 1]; NaN for an id outside [0, V)."""
+    valid = (targets >= 0) & (targets < logits.shape[-1])
+    return jnp.where(valid, jnp.take_along_axis(logits, targets, axis=-1, mode='clip'), jnp.nan)
 
 
 def _is_zero(rate: ArrayLike) -> bool:
