@@ -230,8 +230,10 @@ def row_keys(seed: Any, step: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def all_sum(tree: Any, axis_name: str | None) -> Any:
-    """The sum over the devices of a pmap; outside of one, the argument."""
-    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+    """The sum over the devices of a pmap; of a single device or outside of one, the argument."""
+    # Not left to XLA, which copies what one device adds up.
+    alone = axis_name is None or jax.lax.axis_size(axis_name) == 1
+    return tree if alone else jax.lax.psum(tree, axis_name)
 
 
 def _gradient_sums(state, batch, hparams, recipe, axis_name):
