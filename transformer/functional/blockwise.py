@@ -190,7 +190,8 @@ def _backward(others, floats, output, residual, gradient):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
     a, grid = _join(floats, others), choose_grid(_join(floats, others))
     sinks, floats = floats.sinks, floats._replace(sinks=None)
-    delta = (gradient * output).sum(-1, keepdims=True)  # [B, T, N, 1]
+    # As a product of matrices: of one row XLA sums up what it multiplies 60 times as slowly.
+    delta = jnp.einsum('BTNV,BTNV->BTN', gradient, output, precision='highest')[..., None]
     rows = gradient, residual, delta
 
     def step(n, gradients):
