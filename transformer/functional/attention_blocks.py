@@ -38,10 +38,6 @@ AXES = AttentionArguments(
     ),
 )
 
-# The same once `by_heads`, and of what there is for each query: output, gradient, log-sum-exp.
-BY_HEADS = AXES._replace(query='BK.T.', key='BK.S', value='BK.S')
-ROWS = 'BK.T.'
-
 Place = dict[str, tuple[int | Array, int]]  # axis -> (start, size)
 
 
@@ -78,12 +74,8 @@ def choose_grid(arguments: AttentionArguments) -> Grid:
 
 
 def by_heads(tree: AttentionArguments) -> AttentionArguments:
-    """The same with query [B, K, G, T, H], key [B, K, H, S] and value [B, K, V, S].
-
-    Heads are outermost, and keys lie along the last axis: then the widest operand of no matmul is
-    transposed.
-    """
-    key, value = (x.transpose(0, 2, 3, 1) for x in (tree.key, tree.value))
+    """The same with query [B, K, G, T, H], key [B, K, S, H] and value [B, K, S, V]."""
+    key, value = (x.swapaxes(1, 2) for x in (tree.key, tree.value))
     return tree._replace(query=rows_by_heads(tree.query, key.shape[1]), key=key, value=value)
 
 
@@ -91,12 +83,6 @@ def rows_by_heads(x: Array, kv_heads: int) -> Array:
     """[B, T, N, V] as [B, K, G, T, V]."""
     B, T, N, V = x.shape
     return x.reshape(B, T, kv_heads, N // kv_heads, V).transpose(0, 2, 3, 1, 4)
-
-
-def by_tokens(tree: AttentionArguments) -> AttentionArguments:
-    """What `by_heads` was made of."""
-    key, value = (x.transpose(0, 3, 1, 2) for x in (tree.key, tree.value))
-    return tree._replace(query=rows_by_tokens(tree.query), key=key, value=value)
 
 
 def rows_by_tokens(x: Array) -> Array:
@@ -139,8 +125,8 @@ def slice_place(index: Array, arguments: AttentionArguments, grid: Grid) -> Plac
 
 
 def block_place(i: int | Array, j: int | Array, arguments: AttentionArguments, grid: Grid) -> Place:
-    """Where block i of the queries meets block j of the keys, of arguments `by_heads`."""
-    T, S = arguments.query.shape[3], arguments.key.shape[3]
+    """Where block i of the queries meets block j of the keys."""
+    T, S = arguments.query.shape[1], arguments.key.shape[1]
     return {
         'T': (_block_start(i, T, grid.queries), grid.queries),
         'S': (_block_start(j, S, grid.keys), grid.keys),

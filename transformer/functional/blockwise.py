@@ -21,14 +21,12 @@ from transformer.functional.attention_arguments import (
 )
 from transformer.functional.attention_blocks import (
     AXES,
-    BY_HEADS,
-    ROWS,
     Grid,
+    Place,
     block_bounds,
     block_place,
     blocks_that_meet,
     by_heads,
-    by_tokens,
     choose_grid,
     cut,
     put,
@@ -100,37 +98,33 @@ def _forward(a: AttentionArguments) -> tuple[Array, Array]:
     rows, V = a.query.shape[:3], a.value.shape[3]
 
     def step(n, results):
-        place = slice_place(n, a, grid)
-        parts = _forward_slice(by_heads(cut(AXES, a, place)), grid)
-        return put(AXES.query, results, tuple(map(rows_by_tokens, parts)), place)
+        return _put_slice(results, a, slice_place(n, a, grid), grid)
 
     results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
     return lax.fori_loop(0, grid.slices, step, results)
 
 
-def _forward_slice(a: AttentionArguments, grid: Grid) -> tuple[Array, Array]:
-    """The results of the rows and heads in `a`: for each block of queries, over those of keys."""
-    dtype, (*rows, _), V = _softmax_dtype(a.query), a.query.shape, a.value.shape[2]
-    of_queries, of_keys = block_bounds(a, grid)
+def _put_slice(results, a: AttentionArguments, where: Place, grid: Grid):
+    """The results with those of one slice: for each block of queries, over those of keys."""
+    of_queries, of_keys = block_bounds(cut(AXES, a, where), grid)
 
     def query_block(i, results):
-        queries, place = of_queries[..., i], block_place(i, 0, a, grid)
+        queries, place = of_queries[..., i], where | block_place(i, 0, a, grid)
         first, last = blocks_that_meet(a, queries[..., None], of_keys)
 
         def key_block(j, state):
-            block = cut(BY_HEADS, a, block_place(i, j, a, grid))
+            block = by_heads(cut(AXES, a, where | block_place(i, j, a, grid)))
             return _online_softmax(state, without_repeats(block, None, j, a, grid))
 
-        state = lax.fori_loop(first, last, key_block, _no_keys(cut(BY_HEADS, a, place), V))
-        return put(ROWS, results, _finished(state, cut(ROWS, results, place)), place)
+        state = lax.fori_loop(first, last, key_block, _no_keys(by_heads(cut(AXES, a, place))))
+        return put(AXES.query, results, _finished(state), place)
 
-    results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
     return lax.fori_loop(0, of_queries.shape[-1], query_block, results)
 
 
-def _no_keys(a: AttentionArguments, V: int) -> tuple[Array, Array, Array]:
+def _no_keys(a: AttentionArguments) -> tuple[Array, Array, Array]:
     """Before any key: maximum and total [B, N, T, 1] and the sum of values [B, N, T, V]."""
-    B, K, G, T, _ = a.query.shape
+    (B, K, G, T, _), V = a.query.shape, a.value.shape[3]
     rows, dtype = (B, K * G, T), _softmax_dtype(a.query)
     maximum, total = jnp.full((*rows, 1), MASKED, dtype), jnp.zeros((*rows, 1), dtype)
     if a.sinks is not None:
@@ -147,7 +141,7 @@ def _online_softmax(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Ar
     highest = jnp.maximum(maximum, logits.max(-1, keepdims=True))
     weights, decay = jnp.exp(logits - _finite(highest)), jnp.exp(maximum - _finite(highest))
     kept = weights if a.dropout_words is None else dropped_weights(weights, a)
-    values = jnp.einsum('BKTS,BKVS->BKTV', _by_kv_head(kept, a), a.value)
+    values = jnp.einsum('BKTS,BKSV->BKTV', _by_kv_head(kept, a), a.value)
     return (
         highest,
         total * decay + weights.sum(-1, keepdims=True),
@@ -155,13 +149,13 @@ def _online_softmax(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Ar
     )
 
 
-def _finished(state: tuple[Array, ...], like: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Output [B, K, G, T, V] and log-sum-exp [B, K, G, T, 1], shaped as `like`."""
+def _finished(state: tuple[Array, ...]) -> tuple[Array, Array]:
+    """Output [B, T, N, V] and log-sum-exp [B, T, N, 1]."""
     maximum, total, output = state
     empty = total == 0
     total = jnp.where(empty, 1, total)
     residual = jnp.where(empty, MASKED, maximum + jnp.log(total))
-    return (output / total).reshape(like[0].shape), residual.reshape(like[1].shape)
+    return (output / total).swapaxes(1, 2), residual.swapaxes(1, 2)
 
 
 def _finite(x: Array) -> Array:
@@ -170,10 +164,10 @@ def _finite(x: Array) -> Array:
 
 
 def _products(query: Array, key: Array) -> Array:
-    """[B, K, G, T, H] and [B, K, H, S] to [B, N, T, S]."""
-    (B, K, G, T, H), S = query.shape, key.shape[-1]
+    """[B, K, G, T, H] and [B, K, S, H] to [B, N, T, S]."""
+    (B, K, G, T, H), S = query.shape, key.shape[2]
     products = jnp.einsum(
-        'BKTH,BKHS->BKTS',
+        'BKTH,BKSH->BKTS',
         query.reshape(B, K, G * T, H),
         key,
         preferred_element_type=_softmax_dtype(query),
@@ -195,10 +189,7 @@ def _backward(others, floats, output, residual, gradient):
     rows = gradient, residual, delta
 
     def step(n, gradients):
-        place = slice_place(n, a, grid)
-        queries = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, place)]
-        parts = cut(AXES, others, place), by_heads(cut(AXES, floats, place)), queries
-        return _added(AXES, gradients, by_tokens(_backward_slice(*parts, grid)), place)
+        return _add_slice(gradients, floats, others, rows, slice_place(n, a, grid), grid)
 
     gradients = lax.fori_loop(0, grid.slices, step, _zeros(floats))
     if sinks is not None:
@@ -208,23 +199,34 @@ def _backward(others, floats, output, residual, gradient):
     return jax.tree.map(lambda x, like: x.astype(like.dtype), gradients, floats)
 
 
-def _backward_slice(others, floats, rows, grid: Grid):
-    """The gradients for one slice: for each block of keys, over those of queries."""
+def _add_slice(gradients, floats, others, rows, where: Place, grid: Grid):
+    """The gradients with those of one slice: for each block of keys, over those of queries."""
     a = _join(floats, others)
-    of_queries, of_keys = block_bounds(a, grid)
+    of_queries, of_keys = block_bounds(cut(AXES, a, where), grid)
 
     def key_block(j, gradients):
         first, last = blocks_that_meet(a, of_queries, of_keys[..., j][..., None])
 
-        def query_block(i, gradients):
-            place = block_place(i, j, a, grid)
-            block = without_repeats(cut(BY_HEADS, others, place), i, j, a, grid)
-            part = _block_gradients(block, cut(BY_HEADS, floats, place), cut(ROWS, rows, place))
-            return _added(BY_HEADS, gradients, part, place)
+        def query_block(i, state):
+            gradients, of_block = state
+            place = where | block_place(i, j, a, grid)
+            block = without_repeats(cut(AXES, others, place), i, j, a, grid)
+            queries = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, place)]
+            part = _block_gradients(block, by_heads(cut(AXES, floats, place)), queries)
+            of_block = jax.tree.map(jnp.add, of_block, (part.key, part.value))
+            part = part._replace(query=rows_by_tokens(part.query), key=None, value=None)
+            return _added(AXES, gradients, part, place), of_block
 
-        return lax.fori_loop(first, last, query_block, gradients)
+        place = where | block_place(0, j, a, grid)
+        totals = gradients.key, gradients.value
+        start = tuple(jnp.zeros_like(x.transpose(0, 2, 3, 1)) for x in cut(AXES.key, totals, place))
+        rest = gradients._replace(key=None, value=None)
+        rest, of_block = lax.fori_loop(first, last, query_block, (rest, start))
+        of_block = tuple(x.transpose(0, 3, 1, 2) for x in of_block)  # [B, K, H, S] to [B, S, K, H]
+        key, value = _added(AXES.key, totals, of_block, place)
+        return rest._replace(key=key, value=value)
 
-    return lax.fori_loop(0, of_keys.shape[-1], key_block, _zeros(floats))
+    return lax.fori_loop(0, of_keys.shape[-1], key_block, gradients)
 
 
 def _block_gradients(others, floats, rows):
@@ -246,13 +248,13 @@ def _block_gradients(others, floats, rows):
         return weights if a.dropout_words is None else dropped_weights(weights, a), weights
 
     (kept, _), pull = jax.vjp(weights, _products(query, key), variables)
-    of_kept = jnp.einsum('BKTV,BKVS->BKTS', gradient, value)
+    of_kept = jnp.einsum('BKTV,BKSV->BKTS', gradient, value)
     of_weights = jnp.broadcast_to(-delta, of_kept.shape)
     products, variables = pull((of_kept.reshape(kept.shape), of_weights.reshape(kept.shape)))
     products, kept = (x.reshape(of_kept.shape) for x in (products, kept))
     rows_of_query = query.reshape(*query.shape[:2], -1, query.shape[-1])  # [B, K, G T, H]
     return variables._replace(
-        query=jnp.einsum('BKTS,BKHS->BKTH', products, key).reshape(query.shape),
+        query=jnp.einsum('BKTS,BKSH->BKTH', products, key).reshape(query.shape),
         key=jnp.einsum('BKTH,BKTS->BKHS', rows_of_query, products),
         value=jnp.einsum('BKTV,BKTS->BKVS', gradient, kept),
     )
