@@ -231,3 +231,18 @@ def test_long_sequences_go_by_blocks_and_short_ones_and_single_queries_do_not():
 def test_the_plain_implementation_takes_over_what_blocks_cannot_do():
     assert not loops_of(1024, 1024, implementation='blockwise', return_weights=True)
     assert not loops_of(4, 0, implementation='blockwise')
+
+
+def test_beside_arguments_and_gradients_there_are_blocks_alone():
+    x = jax.ShapeDtypeStruct((1, 16_384, 8, 64), jnp.float32)  # 32 MiB
+
+    def outputs(query, key, value, gradient):
+        attend = functools.partial(
+            dot_product_attention, is_causal=True, implementation='blockwise'
+        )
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, pull(gradient)
+
+    memory = jax.jit(outputs).lower(x, x, x, x).compile().memory_analysis()
+    assert memory.output_size_in_bytes == pytest.approx(4 * 2**25, rel=0.01)
+    assert memory.temp_size_in_bytes < 2**25 / 4
