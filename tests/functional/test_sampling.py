@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.functional.sampling import apply_temperature, min_p, sample, top_k, top_p
+from transformer.functional.sampling import apply_temperature, greedy, min_p, sample, top_k, top_p
 
 V = 11
 NAMES = ('temperature', 'top_k', 'top_p', 'min_p')
@@ -206,3 +206,12 @@ def test_a_single_row_needs_no_batch():
     token = draw(jax.random.key(0), rows()[1], temperature=0.5, top_k=3)
     assert token.shape == ()
     assert int(token) in expected_tokens('top_k', rows()[1], 3)
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_greedy_is_the_first_of_the_largest(dtype):
+    logits = np.random.default_rng(0).integers(-3, 3, (40, 5, 11))  # most rows have equal ones
+    chosen = greedy(jnp.asarray(logits, dtype))
+    assert chosen.dtype == jnp.int32
+    np.testing.assert_array_equal(chosen, logits.argmax(-1))
+    assert greedy(jnp.full((3,), -jnp.inf, dtype)) == 0

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from transformer.config import TransformerConfig
-from transformer.functional import sample
+from transformer.functional import greedy, sample
 from transformer.modules import LayerCache, Memory, Transformer, init_cache
 
 CHUNK = 64  # new tokens of a row that one call of `decode` makes at most
@@ -180,7 +180,7 @@ def choose_tokens(
         options: scalars, arguments of `sample`; None takes the largest logit.
     """
     if options is None:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        return greedy(logits)
 
     def draw(row, logits):
         row_key = jax.random.fold_in(jax.random.fold_in(key, row), count)

@@ -38,7 +38,7 @@ from transformer.functional.positions import (
     relative_buckets,
     sinusoidal,
 )
-from transformer.functional.sampling import apply_temperature, min_p, sample, top_k, top_p
+from transformer.functional.sampling import apply_temperature, greedy, min_p, sample, top_k, top_p
 
 __all__ = [
     'ACTIVATIONS',
@@ -60,6 +60,7 @@ __all__ = [
     'gated_feed_forward',
     'gelu',
     'gelu_tanh',
+    'greedy',
     'layer_norm',
     'length_mask',
     'mask_tokens',

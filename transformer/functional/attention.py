@@ -216,7 +216,7 @@ def merge_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array
         raise ValueError(
             f'x {list(x.shape)} and w {list(w.shape)} are not [..., N, H] and [N, H, D].'
         )
-    merged = jnp.einsum('...NH,NHD->...D', x, w)
+    merged = jnp.tensordot(x, w, 2)  # as they lie; einsum may sum up heads last, and copy both
     return merged if b is None else merged + b
 
 
