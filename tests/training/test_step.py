@@ -221,3 +221,21 @@ def test_moving_average_is_its_recurrence_and_skips_bad_updates():
     bad, _ = run(batch=poisoned, state=state, ema_decay=0.15)
     assert_close(bad.ema, state.ema, rtol=0)
     assert make_state().best_params is not None
+
+
+@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
+@pytest.mark.parametrize('has_ema', [False, True])
+def test_the_state_is_updated_in_place(optimizer, has_ema):
+    config = dataclasses.replace(CONFIG, vocab_size=4096, embed_dim=64, tie_embeddings=False)
+    recipe = dataclasses.replace(RECIPE, model=Transformer(config), optimizer=optimizer)
+    state = jax.eval_shape(lambda: make_state(recipe))
+    state = state.replace(ema=state.params if has_ema else None)
+    step = functools.partial(train_step, hparams=HPARAMS, recipe=recipe)
+    memory = jax.jit(step, donate_argnums=0).lower(state, make_batch()).compile().memory_analysis()
+    size, total = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        for tree in (state.params, state)
+    )
+    assert memory.alias_size_in_bytes >= total  # the given buffers are those of the result
+    # Beside the gradients, and half of that again for logits and so on, no copy of any part of it.
+    assert memory.temp_size_in_bytes < 1.9 * size

@@ -19,6 +19,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """The optimizer of this name with its numbers, which may be traced, filled in.
 
+    Its `update` takes `applied` too: where that is False the state stays as it is.
+
     Args:
         learning_rate: of this update.
         no_decay: regular expression; parameters whose path it finds are not decayed.
@@ -61,29 +63,47 @@ def clip_by_global_norm(grads: Any, limit: Any) -> tuple[Any, jax.Array]:
 
 
 def _adamw(hparams, learning_rate, decays):
-    return optax.adamw(
-        learning_rate,
-        b1=hparams['b1'],
-        b2=hparams['b2'],
-        eps=hparams['eps'],
-        weight_decay=hparams['weight_decay'],
-        mask=decays,
+    return optax.chain(
+        _scale_by_adam(hparams['b1'], hparams['b2'], hparams['eps']),
+        optax.add_decayed_weights(hparams['weight_decay'], mask=decays),
+        optax.scale_by_learning_rate(learning_rate),
     )
 
 
+def _scale_by_adam(b1, b2, eps):
+    """`optax.scale_by_adam`, in place: what it returns is computed from the new moments.
+
+    Of the old ones XLA would keep a copy, both moments once more, until the parameters are written.
+    """
+    adam = optax.scale_by_adam(b1, b2, eps)
+
+    def update(grads, state, params=None, *, applied=True):
+        _, new = adam.update(grads, state, params)
+        kept = keep_unless(applied, new, state)
+        mu, nu = jax.lax.optimization_barrier((kept.mu, kept.nu))
+        means = optax.tree.bias_correction(mu, b1, new.count)
+        squares = optax.tree.bias_correction(nu, b2, new.count)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), means, squares)
+        return updates, kept._replace(mu=mu, nu=nu)
+
+    return optax.GradientTransformationExtraArgs(adam.init, update)
+
+
 def _lion(hparams, learning_rate, decays):
-    return optax.lion(
-        learning_rate,
-        b1=hparams['b1'],
-        b2=hparams['b2'],
-        weight_decay=hparams['weight_decay'],
-        mask=decays,
+    return _pausing(
+        optax.lion(
+            learning_rate,
+            b1=hparams['b1'],
+            b2=hparams['b2'],
+            weight_decay=hparams['weight_decay'],
+            mask=decays,
+        )
     )
 
 
 def _sgd(hparams, learning_rate, decays):
     return optax.chain(
-        optax.trace(decay=hparams['b1']),
+        _pausing(optax.trace(decay=hparams['b1'])),
         optax.add_decayed_weights(hparams['weight_decay'], mask=decays),
         optax.scale_by_learning_rate(learning_rate),
     )
@@ -92,7 +112,9 @@ def _sgd(hparams, learning_rate, decays):
 def _adafactor(hparams, learning_rate, decays):
     """Shazeer and Stern 2018, without relative step sizes; decay is decoupled, as in adamw."""
     return optax.chain(
-        _per_matrix(optax.adafactor(learning_rate=None, momentum=None, weight_decay_rate=None)),
+        _pausing(
+            _per_matrix(optax.adafactor(learning_rate=None, momentum=None, weight_decay_rate=None))
+        ),
         optax.scale(-1.0),  # optax.adafactor descends; the next two stages expect ascent
         optax.add_decayed_weights(hparams['weight_decay'], mask=decays),
         optax.scale_by_learning_rate(learning_rate),
@@ -119,7 +141,22 @@ def _muon(hparams, learning_rate, decays):
     def labels(params):
         return map_parameters(lambda path, _: 'matrix' if _is_hidden(path) else 'rest', params)
 
-    return optax.partition({'matrix': matrices, 'rest': rest}, labels)
+    return optax.partition({'matrix': _pausing(matrices), 'rest': rest}, labels)
+
+
+def _pausing(optimizer):
+    """The optimizer, whose state stays as it is where `applied` is False."""
+
+    def update(grads, state, params=None, *, applied=True):
+        updates, new = optimizer.update(grads, state, params)
+        return updates, keep_unless(applied, new, state)
+
+    return optax.GradientTransformationExtraArgs(optimizer.init, update)
+
+
+def keep_unless(applied: jax.Array | bool, new: Any, old: Any) -> Any:
+    """The tree `new`, or where `applied`, a scalar, is False the tree `old`."""
+    return jax.tree.map(lambda a, b: jnp.where(applied, a, b), new, old)
 
 
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {

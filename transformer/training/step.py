@@ -19,7 +19,11 @@ from transformer.functional import (
 from transformer.modules import Dropout, Transformer
 from transformer.training.adapters import merge_adapters, stop_frozen
 from transformer.training.objectives import EVALUATION
-from transformer.training.optimizers import clip_by_global_norm, make_optimizer
+from transformer.training.optimizers import (
+    clip_by_global_norm,
+    keep_unless,
+    make_optimizer,
+)
 from transformer.training.schedules import learning_rate
 from transformer.training.state import TrainState
 
@@ -103,18 +107,14 @@ def train_step(
     grads, norm = clip_by_global_norm(grads, hparams['clip_norm'])
     rate = learning_rate(recipe.schedule, state.step, hparams)
     optimizer = make_optimizer(recipe.optimizer, hparams, rate, recipe.no_decay, recipe.frozen)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-
-    ema = average_params(state.ema, params, state.step, hparams['ema_decay'])
-
     good = jnp.isfinite(norm) & jnp.isfinite(sums['objective'])
     applied = good & (sums['weight'] > 0)  # a batch without targets changes nothing
-    params, opt_state, ema = jax.tree.map(
-        lambda new, old: jnp.where(applied, new, old),
-        (params, opt_state, ema),
-        (state.params, state.opt_state, state.ema),
-    )
+    updates, opt_state = optimizer.update(grads, state.opt_state, state.params, applied=applied)
+    params = keep_unless(applied, optax.apply_updates(state.params, updates), state.params)
+    # From the parameters as they are written: of the old ones XLA would keep a copy until then.
+    params = jax.lax.optimization_barrier(params)
+    ema = average_params(state.ema, params, state.step, hparams['ema_decay'])
+    ema = keep_unless(applied, ema, state.ema)
     first_bad = ~good & (state.bad_step < 0)
     state = TrainState(
         step=state.step + 1,
