@@ -17,6 +17,7 @@ from transformer.flags import load_config
 from transformer.training.reporting import read_metrics
 from transformer.training.sweep.groups import check_space
 from transformer.training.sweep.space import make_space
+from transformer.training.sweep.storage import close_storage, open_storage
 
 CONFIG = """
 from configs import base
@@ -66,8 +67,10 @@ def write_config(folder):
 
 def records(workdir):
     name = json.loads((workdir / 'sweep.json').read_text())['study']
-    study = optuna.load_study(study_name=name, storage=f'sqlite:///{workdir}/study.db')
-    return study.trials
+    storage = open_storage(f'sqlite:///{workdir}/study.db')
+    trials = optuna.load_study(study_name=name, storage=storage).trials
+    close_storage(storage)
+    return trials
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What `sweep.py` does: a space checked, a study opened, trials trained, a report written."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -76,13 +77,13 @@ def sweep(
         metric=metric,
         rung=config.train.eval_every,
     )
-    try:
-        with SweepProgress(study.metric, study.direction) as progress:
-            progress.message('\n'.join([f'study {name}', *describe_groups(space, config)]))
-            Worker(study, config, parallel_trials, progress, pruning=pruner != 'none').run()
-    finally:
-        study.close()
-        _report(study, config, overrides, config_file, workdir)
+    with contextlib.closing(study):
+        try:
+            with SweepProgress(study.metric, study.direction) as progress:
+                progress.message('\n'.join([f'study {name}', *describe_groups(space, config)]))
+                Worker(study, config, parallel_trials, progress, pruning=pruner != 'none').run()
+        finally:
+            _report(study, config, overrides, config_file, workdir)
 
 
 def _report(study, config, overrides, config_file, workdir):

@@ -41,6 +41,13 @@ def open_storage(storage: str) -> BaseStorage:
         ) from error
 
 
+def close_storage(storage: BaseStorage) -> None:
+    """Ends the connections to a database; the storage opens others where it is used again."""
+    if isinstance(storage, optuna.storages.RDBStorage):
+        storage.remove_session()
+        storage.engine.dispose()
+
+
 def file_lock(storage: str) -> Callable[[], AbstractContextManager[None]]:
     """A context manager: one process at a time for SQLite, which claims nothing atomically."""
     if not storage.startswith(SQLITE):

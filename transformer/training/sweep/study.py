@@ -16,7 +16,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from transformer.errors import UserError, check_choice
 from transformer.training.sweep.space import Choice, Integers, Overrides, Space, product, zipped
-from transformer.training.sweep.storage import file_lock, is_gone, open_storage, process_name
+from transformer.training.sweep.storage import (
+    close_storage,
+    file_lock,
+    is_gone,
+    open_storage,
+    process_name,
+)
 
 BEAT_SECONDS = 20.0  # between two signs of life of a process
 DEAD_SECONDS = 120.0  # without one: its trials go back to the others
@@ -106,6 +112,7 @@ class Study:
     def close(self) -> None:
         self._stopped.set()
         self._thread.join()
+        close_storage(self._storage)
 
     def claim(self, count: int) -> list[optuna.Trial]:
         """Takes at most so many waiting trials, with all their parameters chosen."""
