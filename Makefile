@@ -3,6 +3,8 @@ BIN = .venv/bin
 RUN = runs/quickstart
 BENCH =  # options of benchmarks/run.py, as --nanogpt=PATH
 
+train bench: export GLIBC_TUNABLES = glibc.malloc.hugetlb=1
+
 .PHONY: train test slow interop bench lint
 
 train: .venv/installed
