@@ -29,6 +29,7 @@ its number, not on the prompts beside it.
 # The flags that depend on what is done, and their defaults; None is settled later.
 WRITING = {'num_samples': 1, 'max_new_tokens': None}
 DRAWING = {'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'min_p': 0.0, 'seed': 0}
+DRAFTING = {'draft': None, 'num_drafts': 4}
 SEARCHING = {'beam_size': None, 'length_penalty': 0.6}
 
 
@@ -61,6 +62,11 @@ def make_parser() -> argparse.ArgumentParser:
     min_p = 'draw from those with at least P times the largest probability; 0 (default): off'
     add('--min_p', type=float, metavar='P', help=min_p)
     add('--seed', type=int, metavar='N', help='of what is drawn (default 0)')
+    draft = 'folder of a smaller model of the same tokenizer, which drafts what this one checks: '
+    draft += 'the same texts or the same distribution of them, sooner where few prompts are written'
+    add('--draft', type=Path, metavar='DIR', help=draft)
+    num_drafts = 'tokens drafted at a time (default 4)'
+    add('--num_drafts', type=int, metavar='N', help=num_drafts)
     beams = 'draw nothing, search with so many beams; num_samples are then the best ones found'
     add('--beam_size', type=int, metavar='N', help=beams)
     penalty = 'exponent of the length penalty of a search (default 0.6); more: longer texts'
@@ -81,6 +87,7 @@ def main(argv: Sequence[str]) -> None:
         check_picture(args.plot_attention)
     run = read_model(args, overrides)
     settle_flags(args, run.config.task)
+    args.draft = read_draft(args, run)
     act = ACTIONS.get(run.config.task, write)
     shown = act(args, run, texts, functools.partial(restore_model, args, run))
     if args.plot_attention is not None:
@@ -103,6 +110,8 @@ def check_numbers(args: argparse.Namespace) -> None:
             raise UserError(f'{name} must be at least 1, not {number}.')
     if args.seed is not None and not 0 <= args.seed < 2**32:
         raise UserError(f'seed must be in 0 to 2^32 - 1, not {args.seed}.')
+    if args.num_drafts is not None and args.draft is None:
+        raise UserError('--num_drafts says nothing without --draft: give both or neither.')
     if args.beam_size is not None and args.temperature:
         raise UserError(
             f'--beam_size searches and --temperature={args.temperature:g} draws: give one of them.'
@@ -125,11 +134,14 @@ def settle_flags(args: argparse.Namespace, task: str) -> None:
         defaults = WRITING | SEARCHING | {'temperature': 0.0}
     else:
         where = 'without --beam_size'
-        defaults = WRITING | DRAWING | ({} if task == 'causal_lm' else {'temperature': 0.0})
-    for name in WRITING | DRAWING | SEARCHING:
+        defaults = WRITING | DRAWING
+        defaults |= DRAFTING if task == 'causal_lm' else {'temperature': 0.0}
+    for name in WRITING | DRAWING | DRAFTING | SEARCHING:
         if getattr(args, name) is None:
             setattr(args, name, defaults.get(name))
         elif name not in defaults:
+            if name in DRAFTING and args.beam_size is None:
+                where = f'for a run of task {task}'
             raise UserError(f'--{name} says nothing {where}: leave it out.')
 
 
@@ -166,6 +178,29 @@ def read_model(args: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -
     if overrides:
         raise UserError(f'--config.{overrides[0][0]}: a published model is as it is; leave it out.')
     return pretrained_run(args.pretrained, base.get_config())
+
+
+def read_draft(args: argparse.Namespace, run: Any) -> Any:
+    """The `Draft` of the flags, for the model of a run; None: there is none.
+
+    Raises:
+        UserError: its folder holds no model, or one of another tokenizer.
+    """
+    from transformer.decoding.command import Draft
+    from transformer.training.pretrained import is_pretrained
+
+    if args.draft is None:
+        return None
+    where = {'workdir': None, 'pretrained': None}
+    where['pretrained' if is_pretrained(args.draft) else 'workdir'] = args.draft
+    folder = argparse.Namespace(**where, average=1)
+    draft = read_model(folder, ())
+    if draft.tokenizer.to_json() != run.tokenizer.to_json():
+        raise UserError(
+            f'--draft {args.draft} has another tokenizer: take a draft of the same one, for a run '
+            'with data.tokenizer set to the tokenizer.json of this one.'
+        )
+    return Draft(draft.model, functools.partial(restore_model, folder, draft))
 
 
 def restore_model(args: argparse.Namespace, run: Any) -> tuple[Any, Any]:

@@ -62,6 +62,43 @@ def check_prompts(
     _check_sources(config, sources, len(prompts))
 
 
+def check_draft(
+    config: TransformerConfig,
+    draft: TransformerConfig,
+    prompts: Rows,
+    max_new_tokens: int,
+    num_drafts: int,
+    vocab_limit: int,
+) -> None:
+    """Raises UserError unless a model can draft for another, whose prompts are checked.
+
+    Args:
+        config, draft: of the model that writes and of the one that drafts.
+        vocab_limit: the ids below it may be made.
+    """
+    _check('num_drafts', num_drafts, num_drafts >= 1, 'at least 1')
+    for name, one in ('model', config), ('draft', draft):
+        if one.topology != 'decoder':
+            raise UserError(
+                f"Drafts are for models of topology 'decoder', but the {name}'s is "
+                f'{one.topology!r}: leave the draft out.'
+            )
+        if one.position == 'rope' and one.rope.scaling == 'dynamic':
+            raise UserError(
+                f"The {name}'s rope.scaling is 'dynamic', by which drafts that are not kept would "
+                'move the others: leave the draft out.'
+            )
+    if draft.vocab_size < vocab_limit:
+        raise UserError(
+            f'The draft has a vocabulary of {draft.vocab_size} tokens and the model one of '
+            f'{vocab_limit}: take a draft of the same tokenizer.'
+        )
+    try:
+        check_prompts(draft, prompts, max_new_tokens)
+    except UserError as error:
+        raise UserError(f'The draft cannot follow. {error}') from None
+
+
 def check_filling(
     config: TransformerConfig, rows: Rows, mask_id: int, top_k: int, vocab_limit: int
 ) -> None:

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from transformer.config import TransformerConfig
 from transformer.data import StreamDecoder, Tokenizer
 from transformer.data.tokenizers import MASK_TOKENS, SENTINELS
 from transformer.decoding.answers import Answer, classified, filled, written
 from transformer.decoding.beam import Hypothesis, beam_search
 from transformer.decoding.checks import (
     check_beams,
+    check_draft,
     check_encoding,
     check_filling,
     check_prompts,
@@ -40,6 +42,13 @@ class Shown(NamedTuple):
     source: list[int] | None = None
 
 
+class Draft(NamedTuple):
+    """A smaller model of the same tokens, and what gives it, unrolled, and its parameters."""
+
+    config: TransformerConfig
+    restore: Restore
+
+
 class Encoded(NamedTuple):
     """Texts as tokens; `sources` and `marks` as in `beam_search` and `decode_marked`."""
 
@@ -57,7 +66,7 @@ def write(args: Namespace, run: Any, texts: list[str], restore: Restore) -> Show
     """Prints what the model writes: after each text (causal_lm), or as its answer.
 
     Args:
-        args: of generate.py, settled.
+        args: of generate.py, settled, its `draft` a `Draft` or None.
         run: a `TrainedRun`.
         restore: gives the model, unrolled, and its parameters; called after all checks.
     """
@@ -70,13 +79,18 @@ def write(args: Namespace, run: Any, texts: list[str], restore: Restore) -> Show
         room = run.model.max_length - max(map(len, rows.prompts))
         args.max_new_tokens = min(NEW_TOKENS, max(room, 1))
     check_prompts(run.model, rows.prompts, args.max_new_tokens, rows.sources)
+    drafts = {}
+    if args.draft is not None:
+        sizes = args.max_new_tokens, args.num_drafts, tokenizer.vocab_size
+        check_draft(run.model, args.draft.config, rows.prompts, *sizes)
+        drafts = {'draft': args.draft.restore(), 'num_drafts': args.num_drafts}
     model, params = restore()
 
     clock = Clock()
     if len(texts) > 1 or args.jsonl or searches or rows.marks:
-        tokens = write_batches(args, tokenizer, texts, rows, model, params, clock)
+        tokens = write_batches(args, tokenizer, texts, rows, model, params, clock, drafts)
     else:
-        options = drawing(args, tokenizer) | {'chunk': STREAM_CHUNK}
+        options = drawing(args, tokenizer) | drafts | {'chunk': STREAM_CHUNK}
         chunks = stream(model, params, rows.prompts, rows.sources, **options)
         tokens = show_stream(StreamDecoder(tokenizer), rows.prompts[0], chunks, clock)
     print(clock.report(), file=sys.stderr)
@@ -151,13 +165,15 @@ def write_batches(
     model: Transformer,
     params: Any,
     clock: Clock,
+    drafts: dict[str, Any],
 ) -> list[int]:
     """Prints the answers to all texts in order, batch after batch; the tokens of the first one."""
 
     def answer(start: int) -> list[list[list[int] | Hypothesis]]:
         prompts, sources = rows.part(start, args.batch_size)
         if args.beam_size is None:
-            options = drawing(args, tokenizer) | {'sources': sources, 'first_row': start}
+            options = drawing(args, tokenizer) | drafts
+            options |= {'sources': sources, 'first_row': start}
             return [[new] for new in generate(model, params, prompts, **options)]
         return beam_search(
             model,

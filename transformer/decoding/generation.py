@@ -1,18 +1,21 @@
 """Generating text from prompts: checks, batches padded to buckets, and tokens back by chunks."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.decoding.checks import check_prompts, check_sampling
+from transformer.decoding.checks import check_draft, check_prompts, check_sampling
+from transformer.decoding.drafts import Pair, speculate
 from transformer.decoding.loop import CHUNK, State, decode, encode, prefill
 from transformer.decoding.padding import bucket, padded
 from transformer.errors import UserError
 from transformer.modules import Transformer, unstack_layers
+
+NUM_DRAFTS = 4  # tokens that a smaller model proposes at a time, if the user does not say
 
 
 def generate(
@@ -53,6 +56,8 @@ def stream(
     vocab_limit: int | None = None,
     first_row: int = 0,
     chunk: int = CHUNK,
+    draft: tuple[Transformer, Any] | None = None,
+    num_drafts: int = NUM_DRAFTS,
 ) -> Iterator[list[list[int]]]:
     """Continues prompts, all together, and yields the new tokens as they are made.
 
@@ -78,42 +83,79 @@ def stream(
         first_row: number of the first prompt, if they are a part of many.
         chunk: new tokens of a row in an item of the iterator, at most CHUNK. The device returns
             to the host once a chunk, not once a token.
+        draft: a smaller decoder of the same tokens and its parameters, which proposes tokens that
+            the model keeps or replaces, several in one pass (see `accept_drafts`): the tokens are
+            those of greedy decoding or have the same distribution. Prompts are then continued one
+            after the other, each by chunks of `chunk` and up to `num_drafts` more.
+        num_drafts: tokens proposed at a time.
 
     Returns:
         An iterator of chunks: for each prompt the list of its new tokens, empty after its end.
 
     Raises:
-        UserError: at the call, before any work: see `check_sampling` and `check_prompts`.
+        UserError: at the call, before any work: see `check_sampling`, `check_prompts` and
+            `check_draft`.
     """
     check_sampling(temperature, top_k, top_p, min_p)
     check_prompts(model.config, prompts, max_new_tokens, sources)
+    vocab_limit = vocab_limit or model.config.vocab_size
+    if draft is not None:
+        configs = model.config, draft[0].config
+        check_draft(*configs, prompts, max_new_tokens, num_drafts, vocab_limit)
     if temperature > 0 and key is None:
         raise UserError(f'temperature {temperature} draws tokens: give a key, or temperature 0.')
     if not 1 <= chunk <= CHUNK:
         raise UserError(f'chunk must be in 1 to {CHUNK}, not {chunk}.')
 
     model, params = unrolled(model, params)
+    rows = np.arange(first_row, first_row + len(prompts), dtype=np.int32)
+    options = {
+        'key': key if temperature > 0 else None,
+        'options': _draw_options(temperature, top_k, top_p, min_p) if temperature > 0 else None,
+        'eos_id': np.int32(-1 if eos_id is None else eos_id),
+        'config': model.config,
+        'vocab_limit': vocab_limit,
+    }
+    if draft is not None:
+        options |= {'num_drafts': num_drafts}
+        draft = unrolled(*draft)
+        each = (
+            _with_drafts(model, params, draft, prompt, max_new_tokens, chunk, row=row, **options)
+            for prompt, row in zip(prompts, rows, strict=True)
+        )
+        return _in_turn(each, len(prompts))
     slots = bucket(max(map(len, prompts)) + max_new_tokens, model.config.max_length)
     state = start(model, params, prompts, sources, slots)
-    rows = np.arange(first_row, first_row + len(prompts), dtype=np.int32)
-
-    draw = {'key': None, 'options': None}
-    if temperature > 0:
-        draw = {'key': key, 'options': _draw_options(temperature, top_k, top_p, min_p)}
 
     def advance(state, stop):
-        return decode(
-            params,
-            state,
-            rows=rows,
-            eos_id=np.int32(-1 if eos_id is None else eos_id),
-            stop=np.int32(stop),
-            config=model.config,
-            vocab_limit=vocab_limit or model.config.vocab_size,
-            **draw,
-        )
+        return decode(params, state, rows=rows, stop=np.int32(stop), **options)
 
     return _chunks(state, advance, max_new_tokens, eos_id, chunk)
+
+
+def _with_drafts(
+    model, params, draft, prompt, max_new_tokens, chunk, **options
+) -> Iterator[list[list[int]]]:
+    """The chunks of a single prompt; options as of `speculate`."""
+    draft_model, draft_params = draft
+
+    def advance(pair, stop):
+        limits = {'stop': np.int32(stop), 'limit': np.int32(max_new_tokens)}
+        return speculate(
+            params, draft_params, pair, draft_config=draft_model.config, **limits, **options
+        )
+
+    slots = bucket(len(prompt) + max_new_tokens + options['num_drafts'])
+    state = start(model, params, [prompt], None, slots)
+    pair = Pair(state, start(draft_model, draft_params, [prompt], None, slots).cache)
+    return _chunks(pair, advance, max_new_tokens, int(options['eos_id']), chunk)
+
+
+def _in_turn(each: Iterable[Iterator[list[list[int]]]], count: int) -> Iterator[list[list[int]]]:
+    """The chunks of single prompts, one prompt after the other, as those of `count` prompts."""
+    for number, chunks in enumerate(each):
+        for (new,) in chunks:
+            yield [new if i == number else [] for i in range(count)]
 
 
 def start(

@@ -38,10 +38,20 @@ from transformer.functional.positions import (
     relative_buckets,
     sinusoidal,
 )
-from transformer.functional.sampling import apply_temperature, greedy, min_p, sample, top_k, top_p
+from transformer.functional.sampling import (
+    apply_temperature,
+    filtered,
+    greedy,
+    min_p,
+    sample,
+    top_k,
+    top_p,
+)
+from transformer.functional.speculation import accept_drafts
 
 __all__ = [
     'ACTIVATIONS',
+    'accept_drafts',
     'affine',
     'alibi_bias',
     'alibi_slopes',
@@ -57,6 +67,7 @@ __all__ = [
     'dropout_bits',
     'dynamic_ntk',
     'feed_forward',
+    'filtered',
     'gated_feed_forward',
     'gelu',
     'gelu_tanh',

@@ -38,9 +38,21 @@ def sample(
     """
     if _is_number(temperature) and temperature == 0:
         return greedy(logits)
-    logits = apply_temperature(logits, temperature)
-    logits = _min_p(_top_p(_top_k(logits, top_k), top_p), min_p)
+    logits = filtered(logits, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     return jax.random.categorical(key, logits).astype(jnp.int32)
+
+
+def filtered(
+    logits: Array,
+    *,
+    temperature: ArrayLike = 1.0,
+    top_k: ArrayLike = 0,
+    top_p: ArrayLike = 1.0,
+    min_p: ArrayLike = 0.0,
+) -> Array:
+    """The logits [..., V] whose softmax `sample` draws from; arguments as there."""
+    logits = apply_temperature(logits, temperature)
+    return _min_p(_top_p(_top_k(logits, top_k), top_p), min_p)
 
 
 def greedy(logits: Array) -> Array:
