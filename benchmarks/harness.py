@@ -6,8 +6,10 @@ a row compares was measured in turns, so that what else the machine does falls o
 """
 
 import argparse
+import gc
 import importlib.metadata
 import importlib.util
+import math
 import multiprocessing
 import operator
 import os
@@ -127,10 +129,20 @@ def _peak_growth(run: Callable[[], Any]) -> float | None:
     if not clear.exists():
         run()
         return None
+    _settle()
     clear.write_text('5')  # the peak starts anew
     before = _resident('VmRSS')
     run()
     return float(_resident('VmHWM') - before)
+
+
+def _settle() -> None:
+    """Returns when no more memory is given back, of which a run would use what it then needs."""
+    last = math.inf
+    while (now := _resident('VmRSS')) < last:
+        last = now
+        gc.collect()
+        time.sleep(0.5)
 
 
 def _resident(name: str) -> int:
