@@ -125,8 +125,12 @@ def test_many_prompts_come_in_order_whatever_the_batches(workdir, printed):
     assert len(set(texts)) == 3
     expected_out = ''.join(f'=== {i} of 3 ===\n{text}\n' for i, text in enumerate(texts, 1))
     prompts = ['--prompt=Once', '--prompt=', '--prompt=Once', '--max_new_tokens=20']
-    assert printed(*prompts).out == expected_out
-    assert printed(*prompts, '--batch_size=1').out == expected_out
+    out, err = printed(*prompts)
+    assert out == expected_out
+    assert re.fullmatch(r'\d+ new tokens in [\d.]+ s\n', err)  # all came at once: no rate
+    out, err = printed(*prompts, '--batch_size=1')
+    assert out == expected_out
+    assert re.search(r', after the first \d+ at \d+ tokens/s\n$', err)
 
 
 def test_prompts_of_a_file_and_samples_of_each_as_json_lines(workdir, printed, tmp_path):

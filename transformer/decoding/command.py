@@ -189,11 +189,12 @@ def write_batches(
     each = 1 if args.beam_size is None else args.num_samples
     answers: list[Answer] = []
     for start in range(0, len(texts), args.batch_size):
-        first = len(answers)
+        first, made = len(answers), 0
         for number, found in enumerate(answer(start), start):
             prompt = rows.prompts[number]
             answers += [written(tokenizer, rows.marks, texts[number], prompt, new) for new in found]
-            clock.add(sum(len(one.tokens) - len(prompt) for one in answers[-len(found) :]))
+            made += sum(len(one.tokens) - len(prompt) for one in answers[-len(found) :])
+        clock.add(made)  # of a batch at once, as it came
         show_answers(answers[first:], first + 1, len(texts) * each, args.jsonl)
     return answers[0].tokens
 
