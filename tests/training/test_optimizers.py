@@ -153,3 +153,27 @@ def test_clipping_of_zero_and_of_small_gradients():
     np.testing.assert_array_equal(clip_by_global_norm(small, 1.0)[0]['a'], small['a'])
     large = {'a': jnp.array([3.0, 4.0])}
     np.testing.assert_array_equal(clip_by_global_norm(large, 0.0)[0]['a'], large['a'])
+
+
+def test_adamw_is_that_of_optax_and_waits_where_it_is_not_applied(params):
+    ours = make_optimizer('adamw', HPARAMS, 1e-2, NO_DECAY)
+    numbers = {name: HPARAMS[name] for name in ('b1', 'b2', 'eps', 'weight_decay')}
+
+    def decays(params):
+        return map_parameters(lambda path, _: not path.endswith(('scale', 'bias')), params)
+
+    theirs = optax.adamw(1e-2, mask=decays, **numbers)
+    (state, expected), update = (one.init(params) for one in (ours, theirs)), jax.jit(ours.update)
+    assert jax.tree.structure(state) == jax.tree.structure(expected)  # a checkpoint fits both
+    for seed in range(3):
+        grads = random_like(params, seed)
+        # Bad gradients in between leave no trace.
+        bad = jax.tree.map(lambda g: g * np.nan, grads)
+        _, state = update(bad, state, params, applied=jnp.array(False))
+        found, state = update(grads, state, params, applied=jnp.array(True))
+        updates, expected = jax.jit(theirs.update)(grads, expected, params)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+            (found, state),
+            (updates, expected),
+        )
