@@ -28,9 +28,7 @@ from jax.test_util import check_grads
 
 from transformer.functional.attention import (
     dot_product_attention,
-    merge_heads,
     multi_head_attention,
-    split_heads,
 )
 
 
@@ -180,10 +178,3 @@ def test_multi_head_attention_hands_arguments_and_results_on():
     assert output.shape == (T, 10)
     np.testing.assert_array_equal(np.triu(probabilities, 1), 0)
     np.testing.assert_allclose(attend(x[:3])[0], output[:3], rtol=1e-4, atol=1e-5)
-
-
-def test_split_and_merge_name_shapes_that_do_not_fit():
-    with pytest.raises(ValueError, match=r'x \[2, 6, 9\] and w \[10, 4, 8\]'):
-        split_heads(np.zeros((B, T, 9)), np.zeros((10, N, H)))
-    with pytest.raises(ValueError, match=r'x \[2, 6, 4, 7\] and w \[4, 8, 10\]'):
-        merge_heads(np.zeros((B, T, N, 7)), np.zeros((N, H, 10)))

@@ -8,16 +8,11 @@ from transformer.functional.activations import (
     relu_squared,
     silu,
 )
-from transformer.functional.attention import (
-    dot_product_attention,
-    merge_heads,
-    multi_head_attention,
-    split_heads,
-)
+from transformer.functional.attention import dot_product_attention, multi_head_attention
 from transformer.functional.chunking import sum_over_chunks
 from transformer.functional.corruption import corrupt_spans, mask_tokens, span_lengths
 from transformer.functional.dropout import dropout, dropout_bits
-from transformer.functional.feed_forward import affine, feed_forward, gated_feed_forward
+from transformer.functional.feed_forward import feed_forward, gated_feed_forward
 from transformer.functional.frequencies import dynamic_ntk, rope_frequencies
 from transformer.functional.losses import correct_predictions, cross_entropy, weighted_sum
 from transformer.functional.masks import (
@@ -38,6 +33,7 @@ from transformer.functional.positions import (
     relative_buckets,
     sinusoidal,
 )
+from transformer.functional.projections import affine, merge_heads, split_heads
 from transformer.functional.sampling import (
     apply_temperature,
     filtered,

@@ -22,6 +22,7 @@ from transformer.functional.attention_arguments import (
     cut_to_lengths,
 )
 from transformer.functional.blockwise import blockwise_attention
+from transformer.functional.projections import merge_heads, split_heads
 from transformer.functional.xla import is_cut, xla_attention
 
 
@@ -198,26 +199,6 @@ def multi_head_attention(
     if isinstance(results, tuple):
         return merge_heads(results[0], w_out, b_out), *results[1:]
     return merge_heads(results, w_out, b_out)
-
-
-def split_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array:
-    """Projects [..., D] by `w` [D, N, H], plus `b` [N, H], to heads [..., N, H]."""
-    x, w = jnp.asarray(x), jnp.asarray(w)
-    if w.ndim != 3 or x.shape[-1] != w.shape[0]:
-        raise ValueError(f'x {list(x.shape)} and w {list(w.shape)} are not [..., D] and [D, N, H].')
-    heads = jnp.einsum('...D,DNH->...NH', x, w)
-    return heads if b is None else heads + b
-
-
-def merge_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array:
-    """Projects heads [..., N, H] by `w` [N, H, D], plus `b` [D], to [..., D]."""
-    x, w = jnp.asarray(x), jnp.asarray(w)
-    if w.ndim != 3 or x.shape[-2:] != w.shape[:2]:
-        raise ValueError(
-            f'x {list(x.shape)} and w {list(w.shape)} are not [..., N, H] and [N, H, D].'
-        )
-    merged = jnp.tensordot(x, w, 2)  # as they lie; einsum may sum up heads last, and copy both
-    return merged if b is None else merged + b
 
 
 def best_implementation(arguments: AttentionArguments, return_residual: bool) -> str:
