@@ -26,10 +26,7 @@ from attention_cases import (
 )
 from jax.test_util import check_grads
 
-from transformer.functional.attention import (
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer.functional.attention import dot_product_attention, multi_head_attention
 
 
 @pytest.mark.parametrize('name', FEATURES)
