@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import DTypeLike
 
 from transformer.functional.attention_arguments import (
     MASKED,
@@ -17,6 +18,7 @@ from transformer.functional.attention_blocks import AXES, Place, cut
 # Strips of queries on a CPU: how many at most, and the fewest queries of one.
 MOST_STRIPS = 4
 SHORTEST_STRIP = 32
+FEW_QUERIES = 16
 
 
 def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
@@ -73,6 +75,17 @@ def _among_all(weights: Array, first: int, count: int, S: int) -> Array:
     return jnp.pad(weights, ((0, 0), (0, 0), (0, 0), (first, S - first - count)))
 
 
+def _products(query: Array, key: Array, dtype: DTypeLike) -> Array:
+    """query key^T: [..., T, S] of [..., T, H] and [..., S, H], written as XLA's CPU backend likes.
+
+    Of few queries the keys, which are read once, come first; of many their gradient needs no
+    transposed copy if they come last.
+    """
+    if query.shape[-2] < FEW_QUERIES:
+        return jnp.einsum('...SH,...TH->...ST', key, query, preferred_element_type=dtype).mT
+    return jnp.einsum('...TH,...SH->...TS', query, key, preferred_element_type=dtype)
+
+
 def _attend(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     a = arguments
     (B, T, N, H), (_, S, K, V) = a.query.shape, a.value.shape
@@ -84,8 +97,8 @@ def _attend(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     key = a.key.swapaxes(1, 2).reshape(*groups, S, H)
     value = a.value.swapaxes(1, 2).reshape(*groups, S, V)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
-    logits = jnp.einsum('BKSH,BKTH->BKST', key, query, preferred_element_type=dtype)
-    logits = masked_logits(logits.swapaxes(-1, -2).reshape(B, N, T, S), a)
+    logits = _products(query, key, dtype).reshape(B, N, T, S)
+    logits = masked_logits(logits, a)
     # Rows stay in the shape of the products: of a reshaped copy, a backward pass would keep both.
     logits = logits.reshape(*groups, N // K * T, S)  # [..., N/K T, S]
 
