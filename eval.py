@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from configs import base
+from transformer.config_fields import override
+from transformer.config_files import load_config
 from transformer.errors import UserError
-from transformer.flags import load_config, override, parse, run_main
+from transformer.flags import parse, run_main
 
 SHOWN = 5  # decoded pairs printed, spread over the split
 

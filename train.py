@@ -4,7 +4,9 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from transformer.flags import load_config, override, parse, run_main
+from transformer.config_fields import override
+from transformer.config_files import load_config
+from transformer.flags import parse, run_main
 
 
 def main(argv: Sequence[str]) -> None:

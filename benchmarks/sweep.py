@@ -25,7 +25,7 @@ import time
 import jax
 
 from configs import base
-from transformer.flags import config_to_json
+from transformer.config_files import config_to_json
 from transformer.flops import training_flops_per_token
 from transformer.training.parallel import make_cores_devices
 from transformer.training.reporting import print_table
@@ -80,7 +80,7 @@ def run_fresh(config, count):
         file = pathlib.Path(folder, 'small.py')
         text = json.dumps(config_to_json(config))
         file.write_text(
-            'from configs import base\nfrom transformer.flags import config_from_json\n\n'
+            'from configs import base\nfrom transformer.config_files import config_from_json\n\n'
             f'def get_config():\n    return config_from_json({text}, base.get_config())\n'
         )
         for trial in make_trials(config, count):

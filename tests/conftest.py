@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from transformer.errors import UserError
+
 # Small shapes spend their time in the compiler: let it optimise less, in this process alone.
 os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
 
@@ -36,3 +38,16 @@ def run_python():
         return result
 
     return run
+
+
+@pytest.fixture
+def refusal():
+    """Calls a function with the arguments, and returns the one line of the UserError it raises."""
+
+    def call(function, *arguments, **keywords) -> str:
+        with pytest.raises(UserError) as caught:
+            function(*arguments, **keywords)
+        assert '\n' not in str(caught.value)
+        return str(caught.value)
+
+    return call

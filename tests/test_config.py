@@ -16,8 +16,8 @@ from transformer.config import (
     model_fields,
     transformer_config,
 )
-from transformer.errors import UserError, check_choice, choose, nearest
-from transformer.flags import field_names
+from transformer.config_fields import field_names
+from transformer.errors import check_choice, choose, nearest
 from transformer.functional.attention import IMPLEMENTATIONS
 from transformer.ranges import LARGEST, RANGES, check_ranges, flat
 
@@ -39,15 +39,10 @@ def config(section='', **values) -> TransformerConfig:
     return TransformerConfig(**{'vocab_size': 100, **values})
 
 
-def refusal(function, *args, **kwargs) -> str:
-    with pytest.raises(UserError) as caught:
-        function(*args, **kwargs)
-    assert '\n' not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(('section', 'name', 'names'), list(choices()))
-def test_a_choice_takes_its_names_and_lists_them_when_it_gets_another(section, name, names):
+def test_a_choice_takes_its_names_and_lists_them_when_it_gets_another(
+    section, name, names, refusal
+):
     for value in names:
         made = config(section, **{name: value})
         assert getattr(made.rope if section else made, name) == value
@@ -99,7 +94,7 @@ def test_there_are_choices():
         ),
     ],
 )
-def test_what_makes_no_model_is_refused_by_name(values, words):
+def test_what_makes_no_model_is_refused_by_name(values, words, refusal):
     message = refusal(config, **values)
     for word in words:
         assert word in message
@@ -201,7 +196,7 @@ def test_every_value_of_the_config_file_arrives():
     assert fields.num_layers == 2  # changes are of the result only
 
 
-def test_reading_a_config_file_refuses_by_name():
+def test_reading_a_config_file_refuses_by_name(refusal):
     fields = model_fields(TransformerConfig)
     assert 'model.vocab_size is not set' in refusal(transformer_config, fields)
     message = refusal(transformer_config, fields, vocab_size=9, num_layres=3)
@@ -212,7 +207,9 @@ def test_reading_a_config_file_refuses_by_name():
 
 
 @pytest.mark.parametrize(('section', 'name'), [('rope', 'bsae'), ('relative', 'num_bucket')])
-def test_reading_a_config_file_refuses_an_unknown_field_of_a_section_by_name(section, name):
+def test_reading_a_config_file_refuses_an_unknown_field_of_a_section_by_name(
+    section, name, refusal
+):
     fields = model_fields(TransformerConfig)
     fields[section][name] = 3
     assert f'model.{section}.{name}' in refusal(transformer_config, fields, vocab_size=9)
@@ -227,7 +224,7 @@ def test_nearest_offers_what_is_close_and_nothing_else():
     assert nearest('x', []) == ''
 
 
-def test_choose_looks_up_or_lists_the_names():
+def test_choose_looks_up_or_lists_the_names(refusal):
     table = {'relu': 1, 'gelu': 2}
     assert choose(table, 'gelu', 'activation') == 2
     message = refusal(choose, table, 'rellu', 'activation')
@@ -258,7 +255,7 @@ def changed_numbers(config):
 
 
 @pytest.mark.parametrize('name', RANGES)
-def test_a_number_outside_its_range_is_refused_by_name(name):
+def test_a_number_outside_its_range_is_refused_by_name(name, refusal):
     outside = {'at least 0': -1, 'at least 1': 0, 'positive': 0, 'in [0, 1)': 1}
     outside |= {'in [0, 1]': 1.1, 'between 0 and 1': 0}
     expected = RANGES[name].text
@@ -301,7 +298,9 @@ def test_what_is_no_number_or_has_no_range_is_left_to_others():
         ({'num_token_types': -1}, ['model.num_token_types']),
     ],
 )
-def test_numbers_that_the_functions_would_refuse_are_refused_with_the_config(values, words):
+def test_numbers_that_the_functions_would_refuse_are_refused_with_the_config(
+    values, words, refusal
+):
     message = refusal(config, **values)
     for word in words:
         assert word in message

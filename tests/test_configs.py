@@ -8,8 +8,9 @@ import pytest
 
 from configs import base
 from transformer.config import transformer_config
+from transformer.config_fields import field_names, override
+from transformer.config_files import load_config
 from transformer.errors import UserError
-from transformer.flags import field_names, load_config, override
 from transformer.flops import count_parameters
 from transformer.functional import span_lengths
 from transformer.training.objectives import check_objective

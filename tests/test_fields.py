@@ -16,7 +16,7 @@ import pytest
 
 from configs import base
 from transformer.config import TransformerConfig
-from transformer.flags import field_names
+from transformer.config_fields import field_names
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SECTIONS = {part for name in field_names(base.get_config()) for part in name.split('.')[:-1]}

@@ -15,6 +15,7 @@ import pytest
 
 import generate as script
 from configs import base
+from transformer.config_files import config_to_json
 from transformer.data import StreamDecoder, load_tokenizer
 from transformer.data.tokenizers import SENTINELS, train_tokenizer
 from transformer.decoding import (
@@ -28,7 +29,6 @@ from transformer.decoding import (
 from transformer.decoding.answers import written
 from transformer.decoding.command import encode_texts
 from transformer.errors import UserError
-from transformer.flags import config_to_json
 from transformer.modules import Transformer
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import init_params

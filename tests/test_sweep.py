@@ -12,8 +12,8 @@ import pytest
 import sweep
 import train
 from configs import quickstart
+from transformer.config_files import load_config
 from transformer.errors import UserError
-from transformer.flags import load_config
 from transformer.training.reporting import read_metrics
 from transformer.training.sweep.groups import check_space
 from transformer.training.sweep.space import make_space

@@ -16,9 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from transformer.config import transformer_config
+from transformer.config_fields import override
+from transformer.config_files import load_config
 from transformer.data.tasks import TASKS
 from transformer.errors import UserError, check_choice
-from transformer.flags import load_config, override, parse, run_main
+from transformer.flags import parse, run_main
 from transformer.flops import (
     attention_flops_per_token,
     count_parameters,

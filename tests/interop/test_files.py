@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from transformer.errors import UserError
 from transformer.interop.files import open_tensors, read_json, write_tensors
 
 TENSORS = {
@@ -48,15 +47,8 @@ def test_one_file_replaces_shards(tmp_path):
     assert read(tmp_path).keys() == {'d'}
 
 
-def refusal(function, *arguments):
-    with pytest.raises(UserError) as caught:
-        function(*arguments)
-    assert '\n' not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize('name', ['pytorch_model.bin', 'model.pt', 'weights.ckpt'])
-def test_a_pickle_is_refused_with_the_reason(tmp_path, name):
+def test_a_pickle_is_refused_with_the_reason(tmp_path, name, refusal):
     (tmp_path / name).write_bytes(b'')
     message = refusal(read, tmp_path)
     assert name in message
@@ -64,29 +56,29 @@ def test_a_pickle_is_refused_with_the_reason(tmp_path, name):
     assert 'run any code' in message
 
 
-def test_a_folder_without_weights_is_refused(tmp_path):
+def test_a_folder_without_weights_is_refused(tmp_path, refusal):
     assert 'neither model.safetensors' in refusal(read, tmp_path)
 
 
-def test_a_broken_file_is_refused(tmp_path):
+def test_a_broken_file_is_refused(tmp_path, refusal):
     (tmp_path / 'model.safetensors').write_bytes(b'not the beginning of a header')
     assert 'is not a safetensors file' in refusal(read, tmp_path)
 
 
-def test_a_missing_shard_is_refused(tmp_path):
+def test_a_missing_shard_is_refused(tmp_path, refusal):
     write_tensors(tmp_path, TENSORS.items(), 1)
     (tmp_path / 'model-00002-of-00003.safetensors').unlink()
     assert 'model-00002-of-00003.safetensors' in refusal(read, tmp_path)
 
 
-def test_quantised_weights_are_refused(tmp_path):
+def test_quantised_weights_are_refused(tmp_path, refusal):
     save_file({'q': np.ones(3, np.int8)}, tmp_path / 'model.safetensors')
     message = refusal(read, tmp_path)
     assert 'q in I8' in message
     assert 'quantised' in message
 
 
-def test_what_is_no_json_object_is_refused(tmp_path):
+def test_what_is_no_json_object_is_refused(tmp_path, refusal):
     path = tmp_path / 'config.json'
     assert 'There is no' in refusal(read_json, path)
     path.write_text('{')

@@ -12,7 +12,6 @@ from tiny_models import read_golden, weight, write_model
 
 from transformer.config import RopeConfig, TransformerConfig
 from transformer.data.tokenizers import train_tokenizer
-from transformer.errors import UserError
 from transformer.interop import FAMILIES, load_pretrained, read_pretrained, save_pretrained
 from transformer.interop.family import Published
 from transformer.interop.pretrained import read_config, write_config
@@ -34,13 +33,6 @@ def publish(folder, name, config=(), tensors=()):
         for key in [key for key, value in part.items() if value == 'absent']:
             del part[key]
     return write_model(folder, golden)
-
-
-def refusal(function, *arguments, **keywords):
-    with pytest.raises(UserError) as caught:
-        function(*arguments, **keywords)
-    assert '\n' not in str(caught.value)
-    return str(caught.value)
 
 
 def published_config(name, **changes):
@@ -86,7 +78,7 @@ def test_every_family_has_a_tiny_model():
         ),
     ],
 )
-def test_what_we_do_not_have_is_refused_by_name(tmp_path, name, changes, words):
+def test_what_we_do_not_have_is_refused_by_name(tmp_path, name, changes, words, refusal):
     if 'rope_scaling' in changes:
         changes = changes | {'rope_parameters': 'absent'}
     message = refusal(load_pretrained, publish(tmp_path, name, changes))
@@ -106,7 +98,7 @@ def test_what_we_do_not_have_is_refused_by_name(tmp_path, name, changes, words):
         ('distilbert', {'pre_classifier.weight': [48, 48]}, ['pre_classifier.weight']),
     ],
 )
-def test_leftovers_and_gaps_are_named(tmp_path, name, tensors, words):
+def test_leftovers_and_gaps_are_named(tmp_path, name, tensors, words, refusal):
     message = refusal(load_pretrained, publish(tmp_path, name, tensors=tensors))
     for word in words:
         assert word in message
@@ -122,14 +114,14 @@ def test_leftovers_and_gaps_are_named(tmp_path, name, tensors, words):
         ('llama', 'LlamaForSequenceClassification'),
     ],
 )
-def test_heads_that_are_not_ours_are_refused_by_name(tmp_path, name, cls):
+def test_heads_that_are_not_ours_are_refused_by_name(tmp_path, name, cls, refusal):
     folder = publish(tmp_path, name, {'architectures': [cls]})
     message = refusal(load_pretrained, folder)
     assert cls in message
     assert FAMILIES[MODELS[name]['config']['model_type']].classes['none'] in message
 
 
-def test_a_classifier_without_its_pooler_is_not_ours(tmp_path):
+def test_a_classifier_without_its_pooler_is_not_ours(tmp_path, refusal):
     pooler = {f'bert.pooler.dense.{leaf}': 'absent' for leaf in ('weight', 'bias')}
     folder = publish(tmp_path, 'bert-classifier', {'architectures': 'absent'}, pooler)
     assert 'has classifier.' in refusal(load_pretrained, folder)
@@ -158,7 +150,7 @@ def test_labels_are_in_the_order_of_their_numbers():
     assert label_names(Published({'num_labels': 3})) == ('LABEL_0', 'LABEL_1', 'LABEL_2')
 
 
-def test_many_leftovers_are_counted(tmp_path):
+def test_many_leftovers_are_counted(tmp_path, refusal):
     extra = {f'adapter.{i}.weight': [2, 2] for i in range(9)}
     assert 'and 3 more' in refusal(load_pretrained, publish(tmp_path, 'llama', tensors=extra))
 
@@ -305,7 +297,7 @@ def test_precision_is_that_asked_for(tmp_path):
         ('lama', {}, ["Did you mean 'llama'?"]),
     ],
 )
-def test_a_family_refuses_to_say_what_it_cannot(tmp_path, family, changes, words):
+def test_a_family_refuses_to_say_what_it_cannot(tmp_path, family, changes, words, refusal):
     sizes = {'vocab_size': 29, 'num_layers': 2, 'embed_dim': 48, 'num_heads': 3, 'mlp_dim': 40}
     config = TransformerConfig(**sizes | changes)
     if not words:
@@ -317,7 +309,7 @@ def test_a_family_refuses_to_say_what_it_cannot(tmp_path, family, changes, words
     assert not (tmp_path / 'new').exists()
 
 
-def test_parameters_of_another_config_are_refused(tmp_path):
+def test_parameters_of_another_config_are_refused(tmp_path, refusal):
     config, params, _ = load_pretrained(publish(tmp_path / 'published', 'llama'))
     other = dataclasses.replace(config, mlp_dim=41)
     message = refusal(save_pretrained, tmp_path / 'new', other, params, None, 'llama')

@@ -14,10 +14,10 @@ import eval as eval_script
 import generate as generate_script
 from configs import base
 from transformer.config import TransformerConfig
+from transformer.config_files import load_config
 from transformer.data.tokenizers import Tokenizer, train_tokenizer
 from transformer.decoding import classify, generate
 from transformer.errors import UserError
-from transformer.flags import load_config
 from transformer.flops import parameter_shapes
 from transformer.functional import cross_entropy
 from transformer.interop import hub, read_pretrained, save_pretrained

@@ -9,14 +9,10 @@ import jax
 from ml_collections import ConfigDict
 
 from transformer.config import TransformerConfig
+from transformer.config_fields import override
+from transformer.config_files import config_differences, config_from_json, config_to_json
 from transformer.data import Data, Tokenizer, load_tokenizer
 from transformer.errors import UserError
-from transformer.flags import (
-    config_differences,
-    config_from_json,
-    config_to_json,
-    override,
-)
 from transformer.flops import parameter_shapes
 from transformer.training.adapters import adapter_scale, add_adapters, merge_adapters
 from transformer.training.checkpoint import Checkpoints
@@ -145,7 +141,7 @@ def read_run(
 
     Args:
         template: see `read_config`.
-        overrides: pairs of a field and a text, see `transformer.flags.override`.
+        overrides: pairs of a field and a text, see `transformer.config_fields.override`.
 
     Raises:
         UserError: the folder holds no run, or the overrides do not leave its parameters as they

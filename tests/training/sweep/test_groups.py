@@ -3,7 +3,7 @@
 import pytest
 
 from configs import base
-from transformer.flags import field_names
+from transformer.config_fields import field_names
 from transformer.training.step import hyperparameters
 from transformer.training.sweep.groups import (
     HOST_FIELDS,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from configs import base
+from transformer.config_fields import override
 from transformer.errors import UserError
-from transformer.flags import override
 from transformer.training.sweep import space as spaces
 from transformer.training.sweep.groups import check_space
 from transformer.training.sweep.space import (

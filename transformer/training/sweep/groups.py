@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from ml_collections import ConfigDict
 
+from transformer.config_fields import field_names
 from transformer.errors import UserError
-from transformer.flags import field_names
 from transformer.ranges import flat
 from transformer.training.experiment import check_config
 from transformer.training.step import hyperparameters

@@ -25,8 +25,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer.config_fields import override
 from transformer.errors import UserError
-from transformer.flags import override
 
 Overrides = dict[str, Any]  # config field -> value
 
