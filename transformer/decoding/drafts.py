@@ -92,18 +92,9 @@ def speculate(
             new, made = accept_drafts(None, drafts, None, logits)
         else:
             new, made = accept_drafts(keys[-1], drafts, draft_logits, filtered(logits, **options))
-        made = jnp.minimum(made, limit - pair.count)
-        is_end = (new == eos_id) & (jnp.arange(num_drafts + 1) < made)
-        made = jnp.where(is_end.any(), jnp.argmax(is_end) + 1, made).astype(jnp.int32)
         tokens = jax.lax.dynamic_update_slice_in_dim(tokens, new[None], pair.count - start, axis=1)
-        state = pair.state.replace(
-            cache=_rewound(cache, pair.state.cache, made),
-            token=new[made - 1][None],
-            position=pair.state.position + made,
-            count=pair.count + made,
-            ended=is_end.any()[None],
-        )
-        return Pair(state, _rewound(draft_cache, pair.draft_cache, made)), tokens
+        made = jnp.minimum(made, limit - pair.count)
+        return _advanced(pair, cache, draft_cache, new, made, eos_id), tokens
 
     tokens = jnp.zeros((1, CHUNK + num_drafts), jnp.int32)
     return jax.lax.while_loop(running, step, (pair, tokens))
@@ -141,6 +132,20 @@ def _verify(params, state, drafts, config, vocab_limit):
     model, variables = Transformer(config), {'params': params}
     features, cache = model.apply(variables, batch, cache=state.cache, method='features')
     return model.apply(variables, features, method='logits')[0, :, :vocab_limit], cache
+
+
+def _advanced(pair, cache, draft_cache, new, made, eos_id) -> Pair:
+    """The pair with the first `made` of the tokens `new` [K + 1], or those up to the row's end."""
+    is_end = (new == eos_id) & (jnp.arange(len(new)) < made)
+    made = jnp.where(is_end.any(), jnp.argmax(is_end) + 1, made).astype(jnp.int32)
+    state = pair.state.replace(
+        cache=_rewound(cache, pair.state.cache, made),
+        token=new[made - 1][None],
+        position=pair.state.position + made,
+        count=pair.count + made,
+        ended=is_end.any()[None],
+    )
+    return Pair(state, _rewound(draft_cache, pair.draft_cache, made))
 
 
 def _rewound(cache, before, made):

@@ -69,10 +69,7 @@ def rope_frequencies(
     if scaling == 'linear':
         kept = 0.0
     elif scaling == 'yarn':
-        first = _pair_of_turns(beta_fast, dim, base, original_length)
-        last = _pair_of_turns(beta_slow, dim, base, original_length)
-        first, last = max(math.floor(first), 0), min(math.ceil(last), dim - 1)
-        kept = 1 - np.clip((np.arange(dim // 2) - first) / max(last - first, 1e-3), 0, 1)
+        kept = _yarn_ramp(dim, base, original_length, beta_fast, beta_slow)
         attention_factor = 0.1 * math.log(factor) + 1
     elif scaling == 'llama3':
         turns = original_length * frequencies / (2 * math.pi)
@@ -122,6 +119,16 @@ def geometric(dim: int, base: float) -> np.ndarray:
     if dim % 2 or dim < 2:
         raise ValueError(f'dim must be even and positive, not {dim}.')
     return float(base) ** (-np.arange(0, dim, 2) / dim)
+
+
+def _yarn_ramp(
+    dim: int, base: float, original_length: int, beta_fast: float, beta_slow: float
+) -> np.ndarray:
+    """[dim/2], how much of each frequency yarn keeps: 1 for the fast pairs, 0 for the slow."""
+    first = _pair_of_turns(beta_fast, dim, base, original_length)
+    last = _pair_of_turns(beta_slow, dim, base, original_length)
+    first, last = max(math.floor(first), 0), min(math.ceil(last), dim - 1)
+    return 1 - np.clip((np.arange(dim // 2) - first) / max(last - first, 1e-3), 0, 1)
 
 
 def _pair_of_turns(turns: float, dim: int, base: float, length: int) -> float:
