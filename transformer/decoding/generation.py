@@ -1,7 +1,7 @@
 """Generating text from prompts: checks, batches padded to buckets, and tokens back by chunks."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -116,21 +116,35 @@ def stream(
         'config': model.config,
         'vocab_limit': vocab_limit,
     }
-    if draft is not None:
-        options |= {'num_drafts': num_drafts}
-        draft = unrolled(*draft)
-        each = (
-            _with_drafts(model, params, draft, prompt, max_new_tokens, chunk, row=row, **options)
-            for prompt, row in zip(prompts, rows, strict=True)
-        )
-        return _in_turn(each, len(prompts))
+    if draft is None:
+        return _together(model, params, prompts, sources, max_new_tokens, chunk, rows, **options)
+    options |= {'num_drafts': num_drafts}
+    return _in_turn(model, params, draft, prompts, max_new_tokens, chunk, rows, **options)
+
+
+def _together(
+    model, params, prompts, sources, max_new_tokens, chunk, rows, **options
+) -> Iterator[list[list[int]]]:
+    """The chunks of all prompts side by side; options as of `decode`."""
     slots = bucket(max(map(len, prompts)) + max_new_tokens, model.config.max_length)
     state = start(model, params, prompts, sources, slots)
 
     def advance(state, stop):
         return decode(params, state, rows=rows, stop=np.int32(stop), **options)
 
-    return _chunks(state, advance, max_new_tokens, eos_id, chunk)
+    return _chunks(state, advance, max_new_tokens, int(options['eos_id']), chunk)
+
+
+def _in_turn(
+    model, params, draft, prompts, max_new_tokens, chunk, rows, **options
+) -> Iterator[list[list[int]]]:
+    """The chunks of prompts continued with drafts, one after the other."""
+    draft = unrolled(*draft)
+    for number, (prompt, row) in enumerate(zip(prompts, rows, strict=True)):
+        for (new,) in _with_drafts(
+            model, params, draft, prompt, max_new_tokens, chunk, row=row, **options
+        ):
+            yield [new if i == number else [] for i in range(len(prompts))]
 
 
 def _with_drafts(
@@ -149,13 +163,6 @@ def _with_drafts(
     state = start(model, params, [prompt], None, slots)
     pair = Pair(state, start(draft_model, draft_params, [prompt], None, slots).cache)
     return _chunks(pair, advance, max_new_tokens, int(options['eos_id']), chunk)
-
-
-def _in_turn(each: Iterable[Iterator[list[list[int]]]], count: int) -> Iterator[list[list[int]]]:
-    """The chunks of single prompts, one prompt after the other, as those of `count` prompts."""
-    for number, chunks in enumerate(each):
-        for (new,) in chunks:
-            yield [new if i == number else [] for i in range(count)]
 
 
 def start(
