@@ -137,21 +137,8 @@ def dot_product_attention(
         query_indices=indices[0],
         key_indices=indices[1],
     )
-    if implementation not in (None, *IMPLEMENTATIONS):
-        names = ', '.join(sorted(IMPLEMENTATIONS))
-        raise ValueError(f'implementation must be one of {names}, or None; not {implementation!r}.')
-    if return_weights or T * S == 0:
-        implementation = 'xla'  # the only one that has the weights, or takes no keys
-    implementation = implementation or best_implementation(arguments, return_residual)
-    if implementation in KERNELS:
-        reason = unsupported(implementation, arguments, return_residual)
-        if reason:
-            raise ValueError(
-                f'implementation={implementation!r} {reason}: leave it None, which chooses one '
-                "that does, or take 'blockwise' or 'xla'."
-            )
-    attend = IMPLEMENTATIONS[implementation]
-    output, residual, *weights = attend(arguments)
+    chosen = _checked_implementation(implementation, arguments, return_residual, return_weights)
+    output, residual, *weights = IMPLEMENTATIONS[chosen](arguments)
     results = (output, *[residual] * return_residual, *weights[:return_weights])
     results = results if batched else tuple(x[0] for x in results)
     return results if len(results) > 1 else results[0]
@@ -199,6 +186,25 @@ def multi_head_attention(
     if isinstance(results, tuple):
         return merge_heads(results[0], w_out, b_out), *results[1:]
     return merge_heads(results, w_out, b_out)
+
+
+def _checked_implementation(
+    name: str | None, arguments: AttentionArguments, return_residual: bool, return_weights: bool
+) -> str:
+    """The implementation of this name, which takes the arguments; of None, the best that does."""
+    if name not in (None, *IMPLEMENTATIONS):
+        names = ', '.join(sorted(IMPLEMENTATIONS))
+        raise ValueError(f'implementation must be one of {names}, or None; not {name!r}.')
+    T, S = arguments.query.shape[1], arguments.key.shape[1]
+    if return_weights or T * S == 0:
+        return 'xla'  # the only one that has the weights, or takes no keys
+    name = name or best_implementation(arguments, return_residual)
+    if name in KERNELS and (reason := unsupported(name, arguments, return_residual)):
+        raise ValueError(
+            f'implementation={name!r} {reason}: leave it None, which chooses one that does, or '
+            "take 'blockwise' or 'xla'."
+        )
+    return name
 
 
 def best_implementation(arguments: AttentionArguments, return_residual: bool) -> str:
