@@ -40,3 +40,10 @@ def texts(write):
     for name, text in texts.items():
         write(name, text)
     return texts
+
+
+@pytest.fixture(params=['stream', 'examples'])
+def packed(request, config, texts):
+    """The experiment with either way to pack documents into rows."""
+    config.data.packing = request.param
+    return config

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from batches import concatenated
 
 from transformer.data import load_data
 from transformer.errors import UserError
@@ -34,11 +35,6 @@ def found(data, batch):
         text = data.tokenizer.decode(batch['tokens'][row][inside])
         rows.append((text, data.labels[batch['targets'][row, 0]]))
     return rows
-
-
-def concatenated(batches):
-    batches = list(batches)
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def test_every_text_once_with_its_label(labelled, texts):

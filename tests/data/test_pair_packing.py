@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 import pytest
+from batches import concatenated
 
 from transformer.data import load_data
 from transformer.data.packing import best_fit_pairs
@@ -33,11 +34,6 @@ def seq2seq(config, write, texts):
     config.data.length = T
     config.data.source_length = S
     return config
-
-
-def concatenated(batches):
-    batches = list(batches)
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def epoch(data, number=0):

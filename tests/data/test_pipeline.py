@@ -1,57 +1,16 @@
-"""`load_data`: batches as a function of their number, splits read whole, mistakes named."""
+"""`load_data`: batches as a function of their number, mixtures, mistakes named."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
+from batches import assert_equal, concatenated, epoch, take
 
-from transformer.data import check_data, load_data, vocabularies
+from transformer.data import check_data, load_data
 from transformer.data.tokenizers import train_tokenizer
 from transformer.errors import UserError
 
 FIELDS = {'tokens', 'targets', 'weights', 'segment_ids', 'positions'}
-
-
-def assert_equal(batch, expected):
-    assert batch.keys() == expected.keys()
-    for name in batch:
-        np.testing.assert_array_equal(batch[name], expected[name], err_msg=name)
-
-
-def take(batches, count):
-    return list(itertools.islice(batches, count))
-
-
-def concatenated(batches):
-    batches = list(batches)
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def documents(batch, eos):
-    """Targets of each segment, of documents that are whole in one row."""
-    found = []
-    for row in range(len(batch['tokens'])):
-        for segment in range(1, batch['segment_ids'][row].max() + 1):
-            inside = batch['segment_ids'][row] == segment
-            if batch['tokens'][row][inside][0] == eos:
-                found.append(
-                    bytes(id for id in batch['targets'][row][inside] if id != eos).decode()
-                )
-    return found
-
-
-def epoch(data):
-    """The batches of the first epoch of the only corpus; its rows must fill whole batches."""
-    rows = data.train.parts[0].num_rows
-    assert rows % data.train.batch_size == 0
-    return take(data.train.batches(0), rows // data.train.batch_size)
-
-
-@pytest.fixture(params=['stream', 'examples'])
-def packed(request, config, texts):
-    config.data.packing = request.param
-    return config
 
 
 def test_batch_is_a_function_of_its_number(packed):
@@ -112,76 +71,6 @@ def test_processes_share_a_batch(packed):
         data.train.batches(0, 0, 3)
 
 
-@pytest.mark.parametrize('batch_size', [1, 3, 7, 100])
-def test_validation_counts_every_target_once(packed, batch_size):
-    data = load_data(packed)
-    batches = list(data.validation.evaluation_batches(batch_size))
-    assert {batch['tokens'].shape for batch in batches} == {(batch_size, 16)}
-    whole = concatenated(batches)
-    corpus = data.validation.rows.corpus
-    assert whole['weights'].sum() == data.validation.num_tokens == corpus.num_inputs
-    inputs = whole['segment_ids'] > 0
-    np.testing.assert_array_equal(inputs, whole['weights'] > 0)
-    targets = np.sort(whole['targets'][inputs])
-    np.testing.assert_array_equal(targets, np.sort(corpus.tokens[1:]))
-
-
-def test_validation_rows_do_not_depend_on_the_batch_size(packed):
-    validation = load_data(packed).validation
-    rows = validation.rows.num_rows
-    expected = concatenated(validation.evaluation_batches(1))
-    for batch_size in 3, 7:
-        got = concatenated(validation.evaluation_batches(batch_size))
-        assert_equal({name: array[:rows] for name, array in got.items()}, expected)
-        assert not any(array[rows:].any() for array in got.values())
-
-
-def test_part_of_a_validation(packed):
-    validation = load_data(packed).validation
-    whole = concatenated(validation.evaluation_batches(1))
-    assert validation.rows.num_rows > 4
-    part = concatenated(validation.evaluation_batches(2, num_batches=2))
-    chosen = np.arange(4) * validation.rows.num_rows // 4  # spread over the split
-    assert_equal(part, {name: array[chosen] for name, array in whole.items()})
-    enough = concatenated(validation.evaluation_batches(1, num_batches=1000))
-    assert_equal(enough, whole)
-
-
-def test_processes_share_a_validation(packed):
-    validation = load_data(packed).validation
-    whole = list(validation.evaluation_batches(6))
-    parts = [list(validation.evaluation_batches(6, 0, index, 2)) for index in range(2)]
-    for expected, *share in zip(whole, *parts, strict=True):
-        assert_equal(concatenated(share), expected)
-
-
-def test_splits_share_no_document_and_lose_none(config, texts):
-    config.data.packing = 'examples'
-    config.data.length = 128
-    config.data.batch_size = 1
-    data = load_data(config)
-    eos = data.tokenizer.eos_id
-    train = documents(concatenated(epoch(data)), eos)
-    validation = documents(concatenated(data.validation.evaluation_batches(4)), eos)
-    assert sorted(train + validation) == sorted(texts.values())
-    assert len(validation) > 1
-    sizes = [sum(len(text.encode()) for text in split) for split in (train, validation)]
-    assert sizes == [data.train.num_bytes, data.validation.num_bytes]
-    numbers = [data.train.num_documents, data.validation.num_documents]
-    assert numbers == [len(train), len(validation)]
-
-
-def test_validation_path(config, write):
-    train, held_out = write('a.txt', 'abc'), write('b.txt', 'de')
-    config.data.path = (str(train),)
-    config.data.validation_path = (str(held_out),)
-    config.data.validation_fraction = 0.0  # unused
-    data = load_data(config)
-    assert data.tokenizer.decode(data.train.parts[0].corpus.tokens) == 'abc'
-    assert data.tokenizer.decode(data.validation.rows.corpus.tokens) == 'de'
-    assert (data.train.num_bytes, data.validation.num_bytes) == (3, 2)
-
-
 def test_mixture_keeps_its_weights(config, write):
     config.data.path = tuple(str(write(f'{name}.txt', name * 3000)) for name in 'xy')
     config.data.weights = (3.0, 1.0)
@@ -232,51 +121,6 @@ def test_text_shorter_than_a_row(config, write):
     assert data.tokenizer.decode(data.train.parts[0].corpus.tokens) == 'ab'
 
 
-def test_bpe_is_trained_once(config, texts, monkeypatch):
-    config.data.tokenizer = 'bpe'
-    config.data.vocab_size = 280
-    data = load_data(config)
-    assert 257 < data.tokenizer.vocab_size <= 280
-    monkeypatch.setattr(vocabularies, 'train_tokenizer', None)
-    assert load_data(config).tokenizer.to_json() == data.tokenizer.to_json()
-
-
-def test_bpe_learns_from_a_sample_of_the_training_split(config, write, monkeypatch):
-    for i in range(40):
-        write(f'{i}.txt', f'text {i}')
-    config.data.tokenizer = 'bpe'
-    config.data.vocab_size = 280
-    seen = []
-
-    def train(kind, texts, *args):
-        seen.append(list(texts))
-        return train_tokenizer(kind, seen[-1], *args)
-
-    monkeypatch.setattr(vocabularies, 'train_tokenizer', train)
-    data = load_data(config)
-    assert len(seen[-1]) == data.train.num_documents < 40
-    monkeypatch.setattr(vocabularies, 'TRAINING_SAMPLE', 100)  # of about 280 bytes
-    config.data.vocab_size = 281
-    load_data(config)
-    assert len(seen[-1]) == pytest.approx(data.train.num_documents / 3, abs=1)
-
-
-def test_chars_know_both_splits(config, write):
-    config.data.path = (str(write('a.txt', 'aaaaaaaaaz')),)
-    config.data.tokenizer = 'chars'
-    data = load_data(config)
-    assert data.tokenizer.vocab_size == 3
-    assert data.tokenizer.decode(data.validation.rows.corpus.tokens) == 'aaz'
-
-
-def test_given_tokenizers(config, texts, tmp_path):
-    own = train_tokenizer('bytes', [])
-    config.data.tokenizer = 'bpe'
-    assert load_data(config, own).tokenizer is own
-    config.data.tokenizer = str(own.save(tmp_path / 'saved'))
-    assert load_data(config).tokenizer.to_json() == own.to_json()
-
-
 @pytest.mark.parametrize(
     ('task', 'packing'),
     [('masked_lm', 'stream'), ('masked_lm', 'examples'), ('span_corruption', 'stream')],
@@ -302,27 +146,6 @@ def test_other_tasks_read_the_same_rows(config, texts, task, packing):
     assert total == data.train.num_tokens
     assert all(array.shape == (1, 16) for array in batch.values())
     assert data.validation.pairs() == []
-
-
-def test_a_test_split(config, texts, write):
-    assert load_data(config).test is None
-    config.data.test_path = (str(write('test/a.txt', 'é')),)
-    config.data.tokenizer = 'chars'
-    data = load_data(config)
-    assert data.test.num_bytes == 2
-    assert data.tokenizer.unknown_characters('é') == []
-    assert data.describe().endswith('; test 1 documents, 2 tokens, 2 bytes')
-
-
-def test_rows_of_a_validation_are_numbered(packed):
-    validation = load_data(packed).validation
-    rows = validation.rows.num_rows
-    whole = concatenated(validation.evaluation_batches(7))
-    assert whole['row'].dtype == np.int32
-    assert whole['row'].tolist() == [*range(rows), *[0] * (-rows % 7)]
-    part = concatenated(validation.evaluation_batches(2, num_batches=2))
-    for number, row in enumerate(part['row']):
-        np.testing.assert_array_equal(part['tokens'][number], whole['tokens'][row])
 
 
 def test_stdlib(config):
@@ -377,9 +200,3 @@ def test_a_task_of_another_name(config, texts):
     config.task = 'causal_llm'
     with pytest.raises(UserError, match=r"task must be one of causal_lm, class.* mean 'causal_lm'"):
         check_data(config)
-
-
-def test_characters_that_a_given_vocabulary_lacks(config, texts):
-    chars = train_tokenizer('chars', ['abc'])
-    with pytest.raises(UserError, match=r"chars vocabulary lacks ' ' '0' '1'"):
-        load_data(config, chars)

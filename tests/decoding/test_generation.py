@@ -5,70 +5,18 @@ import functools
 import itertools
 import operator
 
-import decoding_models
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cached_models import MODELS, NEW, draw, greedy_without_cache, make
 from decoding_models import PROMPTS, SMALL, full_logits
 
-from transformer.config import RopeConfig, TransformerConfig
+from transformer.config import TransformerConfig
 from transformer.decoding import check_prompts, generate, stream, unrolled
-from transformer.decoding.loop import CHUNK, State, choose_tokens, decode, next_logits, prefill
+from transformer.decoding.loop import CHUNK, State, decode, next_logits, prefill
 from transformer.errors import UserError
 from transformer.modules import Transformer, init_cache
-
-MODELS = {
-    'rope': {
-        'num_layers': 3,  # a period, scanned, and one layer more
-        'num_kv_heads': 2,
-        'layer_pattern': ('local', 'global'),
-        'window': 4,
-        'rope': RopeConfig(local_base=100.0),
-    },
-    'alibi': {
-        'position': 'alibi',
-        'norm': 'layernorm',
-        'norm_bias': False,
-        'norm_placement': 'post',
-    },
-    'learned': {
-        'position': 'learned',
-        'scan_layers': False,
-        'norm_placement': 'parallel',
-        'attention_bias': 'all',
-        'logits_softcap': 9.0,
-    },
-    'relative': {
-        'position': 'relative',
-        'window': 5,
-        'num_kv_heads': 1,
-        'tie_embeddings': True,
-        'embed_scale': 0.1,  # lest it repeat itself
-        'norm_placement': 'post',
-    },
-}
-NEW = 25  # and the longest prompt of 7: max_length
-
-
-def make(name, **changes):
-    return decoding_models.make(name, **MODELS[name] | changes)
-
-
-@functools.cache
-def greedy_without_cache(name):
-    """Prompts and the tokens that follow, and the logits of all, by full forward passes."""
-    model, params = make(name)
-    lengths = np.array([len(prompt) for prompt in PROMPTS])
-    tokens = np.zeros((len(PROMPTS), max(lengths) + NEW), np.int32)
-    for row, prompt in zip(tokens, PROMPTS, strict=True):
-        row[: len(prompt)] = prompt
-    rows = np.arange(len(PROMPTS))
-    for ends in lengths + np.arange(NEW)[:, None]:
-        logits = np.asarray(full_logits(params, {'tokens': tokens}, model.config))  # [B, T, V]
-        tokens[rows, ends] = logits[rows, ends - 1].argmax(-1)
-    new = [row[n : n + NEW].tolist() for n, row in zip(lengths, tokens, strict=True)]
-    return new, np.asarray(full_logits(params, {'tokens': tokens}, model.config))
 
 
 @functools.partial(jax.jit, static_argnames='config')
@@ -133,69 +81,6 @@ def test_left_padding_in_the_cache_changes_nothing(name):
         logits, state = advance(params, state, np.array(new, np.int32)[:, i], model.config)
         expected = [full[b, len(prompt) - 1 + i] for b, prompt in enumerate(PROMPTS)]
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
-
-
-def draw(prompts=PROMPTS, seed=0, new=NEW, **options):
-    options = {'temperature': 1.5, 'top_p': 0.9} | options
-    key = jax.random.key(seed)
-    return generate(*make('rope'), prompts, max_new_tokens=new, key=key, **options)
-
-
-def test_what_a_row_draws_does_not_depend_on_batch_or_bucket():
-    together = draw()
-    for row, prompt in enumerate(PROMPTS):
-        [alone] = draw([prompt], new=8, first_row=row)  # a cache of 16 slots, not 32
-        assert alone == together[row][:8]
-    same_prompt = draw([PROMPTS[0]] * 3)
-    assert same_prompt[0] == together[0]
-    assert len(set(map(tuple, same_prompt))) == 3
-
-
-def test_the_key_decides_what_is_drawn():
-    assert draw() == draw()
-    assert draw() != draw(seed=1)
-
-
-def test_temperature_zero_is_greedy_and_the_limit_of_small_ones():
-    greedy, _ = greedy_without_cache('rope')
-    assert draw(temperature=0.0, top_k=5, min_p=0.1) == greedy
-    assert draw(temperature=1e-6) == greedy
-
-
-@jax.jit
-def chosen(logits, count=2, **options):
-    rows = jnp.arange(len(logits), dtype=jnp.int32)
-    return choose_tokens(logits, jax.random.key(3), rows, count, options)
-
-
-def test_top_k_one_takes_the_largest_logit():
-    logits = jax.random.normal(jax.random.key(0), (50, 20))
-    np.testing.assert_array_equal(chosen(logits, temperature=9.0, top_k=1), logits.argmax(-1))
-
-
-def test_drawn_tokens_follow_the_softmax_apart_for_each_row_and_token():
-    logits = np.array([0.0, 1.0, -1.0, 0.5])
-    many = np.tile(logits, (6000, 1)).astype(np.float32)
-    first = np.asarray(chosen(many, temperature=0.7))
-    second = np.asarray(chosen(many, count=3, temperature=0.7))
-    expected = np.exp(logits / 0.7) / np.exp(logits / 0.7).sum()
-    error = 4 * 0.5 / len(many) ** 0.5
-    np.testing.assert_allclose(np.bincount(first) / len(many), expected, atol=error)
-    alike = (expected**2).sum()  # the probability that two independent draws are the same
-    np.testing.assert_allclose(np.mean(first[1:] == first[:-1]), alike, atol=error)
-    np.testing.assert_allclose(np.mean(first == second), alike, atol=error)
-
-
-def test_filters_leave_the_likeliest_only():
-    logits = np.tile(np.float32([0.0, 3.0, 2.0, -1.0]), (200, 1))
-
-    def kept(top_p, min_p):
-        return set(chosen(logits, temperature=4.0, top_p=top_p, min_p=min_p).tolist())
-
-    # Probabilities 0.18, 0.38, 0.30, 0.14; over the largest 0.47, 1, 0.78, 0.37.
-    assert kept(top_p=1.0, min_p=0.0) == {0, 1, 2, 3}
-    assert kept(top_p=0.6, min_p=0.0) == {1, 2}
-    assert kept(top_p=1.0, min_p=0.4) == {0, 1, 2}
 
 
 def test_a_row_ends_at_its_end_token_and_the_others_go_on():

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from chances import assert_binomial
 
 from transformer.functional.dropout import dropout, dropout_bits
 
@@ -14,11 +15,6 @@ KEYS = jax.random.split(jax.random.key(7), 4)
 
 def kept(rate, keys, shape):
     return np.asarray(run(np.ones(shape, np.float32), rate, keys)) > 0
-
-
-def assert_binomial(successes, trials, p):
-    """Within 5 standard deviations: a false alarm in two million."""
-    assert abs(successes - trials * p) < 5 * np.sqrt(trials * p * (1 - p))
 
 
 @pytest.mark.parametrize('rate', [0.001, 0.1, 0.5, 0.9])

@@ -1,7 +1,7 @@
 """generate.py with a smaller model that drafts: the same texts, and drafts that are refused."""
 
 import pytest
-from test_generate import make_run
+from small_runs import make_run
 
 import generate as script
 from transformer.data.tokenizers import train_tokenizer
