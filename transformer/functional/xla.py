@@ -18,6 +18,7 @@ from transformer.functional.attention_blocks import AXES, Place, cut
 # Strips of queries on a CPU: how many at most, and the fewest queries of one.
 MOST_STRIPS = 4
 SHORTEST_STRIP = 32
+# Fewer than these are multiplied as the steps of decoding are.
 FEW_QUERIES = 16
 
 
