@@ -31,15 +31,15 @@ def make_loss(name: str, tokens: int, vocab: int, width: int, chunk: int) -> Job
     table = jnp.asarray(0.02 * random.normal(size=(vocab, width)), jnp.float32)
     targets = jnp.asarray(random.integers(0, vocab, tokens), jnp.int32)
 
-    def sums(table, features, targets, numbers=None):
-        return cross_entropy(features @ table.T, targets).sum(), None
+    def sums(logits, params, targets, numbers):
+        return cross_entropy(logits, targets).sum(), None
 
     def loss(table, features):
         if name == CHUNKED:
-            return sum_over_chunks(sums, chunk, table, features, targets, None)[0]
-        if name == FULL:
-            return sums(table, features, targets)[0]
+            return sum_over_chunks(sums, chunk, features, table, None, targets, None)[0]
         logits = features @ table.T  # [N, V]
+        if name == FULL:
+            return sums(logits, None, targets, None)[0]
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).sum()
 
     step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(table, features).compile()

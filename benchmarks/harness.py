@@ -32,7 +32,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 os.environ.setdefault('HF_HUB_OFFLINE', '1')
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 
-LEAST_SECONDS = 0.1  # of one timing: shorter runs are repeated
+LEAST_SECONDS = 0.3  # of one timing: shorter runs are repeated
 COMPARISONS = {'<=': operator.le, '>=': operator.ge}
 Row = dict[str, Any]
 
@@ -86,7 +86,11 @@ class Worker:
         self.peak_bytes, self.facts = self._receive()
 
     def seconds(self) -> float:
-        """The time of one run, the mean over LEAST_SECONDS."""
+        """The time of one run, the mean over LEAST_SECONDS, after one that is not timed.
+
+        A program that runs again and again does so with its memory and threads at hand. While
+        others had their turn, a virtual machine may have given what was free to its host.
+        """
         self._pipe.send(True)
         return self._receive()
 
@@ -116,6 +120,7 @@ def _serve(pipe, make, *arguments):
 
 
 def _mean_seconds(run: Callable[[], Any]) -> float:
+    run()
     own, elapsed, started = [], 0.0, time.perf_counter()
     while elapsed < LEAST_SECONDS:
         own.append(run())
@@ -153,8 +158,7 @@ def _resident(name: str) -> int:
 def measure(contestants: Mapping[Any, Contestant], rounds: int) -> dict[Any, Measurement]:
     """Runs all contestants in turns, each in a process of its own while the others wait.
 
-    The processes start one after another. The first run of each, which may compile, is not timed.
-    Each round begins with another contestant.
+    The processes start one after another. Each round begins with another contestant.
     """
     workers = {name: Worker(contestant) for name, contestant in contestants.items()}
     seconds = {name: [] for name in workers}

@@ -6,28 +6,40 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
-# (params, features, labels, numbers) -> (the sum to differentiate, further sums)
-Sums = Callable[[Any, Array, Any, Any], tuple[Array, Any]]
+from transformer.functional.projections import affine
+
+# (products, params, labels, numbers) -> (the sum to differentiate, further sums)
+Sums = Callable[[Array, Any, Any, Any], tuple[Array, Any]]
+
+# Numbers of the table's gradient that a CPU makes at a time: 8 MiB in float32.
+CPU_SLICE = 2**21
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def sum_over_chunks(
-    function: Sums, size: int, params: Any, features: Array, labels: Any, numbers: Any
+    function: Sums,
+    size: int,
+    features: Array,
+    table: Array,
+    params: Any,
+    labels: Any,
+    numbers: Any,
 ) -> tuple[Array, Any]:
-    """`function` of all tokens, evaluated on `size` tokens at a time, as a sum over the chunks.
+    """`function` of features table^T, made for `size` tokens at a time, as a sum over the chunks.
 
     Where a gradient is wanted, it is formed chunk by chunk along with the value: what `function`
-    makes in between, as [size, V] logits, is neither kept nor computed a second time. Only the
-    gradients of `params` and of `features` are kept.
+    reads and makes, as [size, V] logits, is neither kept nor computed a second time. Only the
+    gradients of `features`, `table` and `params` are kept.
 
     Args:
-        function: of (params, features [size, D], labels, numbers). Returns a scalar and a pytree of
+        function: of (products [size, V], params, labels, numbers). Returns a scalar and a pytree of
             further sums over the tokens, which have no gradient.
         size: tokens in a chunk; divides N.
-        params: a pytree of arrays.
         features: [N, D].
+        table: [V, D]. Products are summed up in float32 at least.
+        params: a pytree of arrays.
         labels: a pytree of [N, ...] arrays, cut as the features are; without gradient.
         numbers: a pytree of scalars; without gradient.
 
@@ -39,17 +51,24 @@ def sum_over_chunks(
     """
     _check_size(size, features)
 
+    def sums(features, labels):
+        return function(_products(features, table), params, labels, numbers)
+
     def add(total, chunk):
-        return jax.tree.map(jnp.add, total, function(params, *chunk, numbers)), None
+        return jax.tree.map(jnp.add, total, sums(*chunk)), None
 
     chunks = _split((features, labels), size)
-    first = jax.eval_shape(function, params, *_first(chunks), numbers)
-    return jax.lax.scan(add, _zeros(first), chunks)[0]
+    first = jax.eval_shape(sums, *_first(chunks))
+    return lax.scan(add, _zeros(first), chunks)[0]
 
 
 def _check_size(size, features):
     if len(features) % size:
         raise ValueError(f'A chunk of {size} does not divide {len(features)} tokens.')
+
+
+def _products(features, table):
+    return affine(features, table.T, dtype=jnp.promote_types(features.dtype, jnp.float32))
 
 
 def _split(tree, size):
@@ -64,35 +83,63 @@ def _zeros(tree):
     return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), tree)
 
 
-def _forward(function, size, params, features, labels, numbers):
+def _forward(function, size, features, table, params, labels, numbers):
     _check_size(size, features)
-    chunks = _split((features, labels), size)
     gradient = jax.value_and_grad(function, argnums=(0, 1), has_aux=True)
-    # Sums over many chunks of a narrow dtype would lose digits.
-    wide = jax.tree.map(lambda a: jnp.promote_types(a.dtype, jnp.float32), params)
 
     def add(total, chunk):
-        sums, d_params = total
-        more, (d_more, d_features) = gradient(params, *chunk, numbers)
+        sums, d_table, d_params = total
+        features, labels = chunk
+        products, of_features = jax.vjp(lambda x: _products(x, table), features)
+        more, (d_products, d_more) = gradient(products, params, labels, numbers)
+        d_table = _add_table_gradient(d_table, features, d_products)
         d_params = jax.tree.map(lambda a, b: a + b.astype(a.dtype), d_params, d_more)
-        return (jax.tree.map(jnp.add, sums, more), d_params), d_features
+        return (jax.tree.map(jnp.add, sums, more), d_table, d_params), *of_features(d_products)
 
-    first = jax.eval_shape(function, params, *_first(chunks), numbers)
-    zeros = jax.tree.map(lambda a, dtype: jnp.zeros(a.shape, dtype), params, wide)
-    (sums, d_params), d_features = jax.lax.scan(add, (_zeros(first), zeros), chunks)
-    return sums, (d_params, d_features.reshape(features.shape), params, labels, numbers)
+    chunks = _split((features, labels), size)
+    products = jax.eval_shape(_products, features[:size], table)
+    first = jax.eval_shape(function, products, params, _first(chunks)[1], numbers)
+    # Sums over many chunks of a narrow dtype would lose digits.
+    wide = jax.tree.map(lambda a: a.astype(jnp.promote_types(a.dtype, jnp.float32)), (table, params))
+    (sums, *gradients), d_features = lax.scan(add, (_zeros(first), *_zeros(wide)), chunks)
+    gradients = d_features.reshape(features.shape), *gradients
+    return sums, (gradients, (features, table, params), labels, numbers)
+
+
+def _add_table_gradient(total, features, d_products):
+    """`total` [V, D] with the table's gradient of one chunk.
+
+    On a CPU a slice of the vocabulary at a time: the gradient of one chunk is as large as the total
+    to which it is added, and read from memory again.
+    """
+    if jax.default_backend() != 'cpu':
+        return total + jnp.matmul(d_products.T, features, preferred_element_type=total.dtype)
+    V, D = total.shape
+    size = min(max(CPU_SLICE // D, 1), V)
+    # XLA's fast products contract the last axis of their first factor. The barrier keeps it from
+    # taking the transposition back into the product.
+    columns = lax.optimization_barrier(features.T)  # [D, N]
+
+    def add(start, size, total):
+        d_slice = lax.dynamic_slice_in_dim(d_products, start, size, axis=1)  # [N, size]
+        more = jnp.matmul(columns, d_slice, preferred_element_type=total.dtype).T  # [size, D]
+        more += lax.dynamic_slice_in_dim(total, start, size)
+        return lax.dynamic_update_slice_in_dim(total, more, start, axis=0)
+
+    whole, rest = divmod(V, size)
+    total = lax.fori_loop(0, whole, lambda i, total: add(i * size, size, total), total)
+    return add(V - rest, rest, total) if rest else total
 
 
 def _backward(function, size, residuals, cotangents):
-    d_params, d_features, params, labels, numbers = residuals
+    gradients, arguments, labels, numbers = residuals
     scale = cotangents[0]  # of the scalar; the further sums have none
 
     def scaled(gradient, like):
         return (scale * gradient).astype(like.dtype)
 
     return (
-        jax.tree.map(scaled, d_params, params),
-        scaled(d_features, d_features),
+        *jax.tree.map(scaled, gradients, arguments),
         jax.tree.map(_no_cotangent, labels),
         jax.tree.map(_no_cotangent, numbers),
     )

@@ -41,27 +41,40 @@ class Head(nn.Module):
 
     config: TransformerConfig
 
-    @nn.compact
-    def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
+    def setup(self):
         config = self.config
         inner, width = (config.embed_dim,), (config.table_width,)
         if config.head == 'masked_lm':  # Devlin et al. 2019: one more layer before the table
-            kernel, bias = Weights(config, inner, width, True, name='transform')()
-            x = make_norm(config, name='norm')(
-                ACTIVATIONS[config.activation](affine(x, kernel, bias))
-            )  # [B, T, E]
+            self.transform = Weights(config, inner, width, True)
+            self.norm = make_norm(config)
         elif config.embedding_width:
-            kernel, _ = Weights(config, inner, width, name='projection')()
-            x = affine(x, kernel)  # [B, T, E]
-        if config.tie_embeddings:
-            kernel = table.T
-        else:
-            kernel, _ = Weights(config, width, (config.vocab_size,), name='output')()
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
-        logits = affine(x, kernel, dtype=dtype) * config.logits_scale  # [B, T, V]
+            self.projection = Weights(config, inner, width)
+        if not config.tie_embeddings:
+            self.output = Weights(config, width, (config.vocab_size,))
         if config.head_bias:
             dtype = jnp.dtype(config.param_dtype)
-            logits += self.param('bias', nn.initializers.zeros, (config.vocab_size,), dtype)
+            self.bias = self.param('bias', nn.initializers.zeros, (config.vocab_size,), dtype)
+
+    def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
+        x, table = self.operands(x, table)
+        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        return self.outputs(affine(x, table.T, dtype=dtype))
+
+    def operands(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """[B, T, E] and [V, E], whose products the logits are made of."""
+        config = self.config
+        if config.head == 'masked_lm':
+            x = self.norm(ACTIVATIONS[config.activation](affine(x, *self.transform())))
+        elif config.embedding_width:
+            x = affine(x, *self.projection())
+        return x, table if config.tie_embeddings else self.output()[0].T
+
+    def outputs(self, products: jax.Array) -> jax.Array:
+        """The logits [..., V], made of the products of `operands`."""
+        config = self.config
+        logits = products * config.logits_scale
+        if config.head_bias:
+            logits += self.bias
         if config.logits_softcap is not None:
             logits = config.logits_softcap * jnp.tanh(logits / config.logits_softcap)
         return logits
@@ -159,6 +172,14 @@ class Transformer(nn.Module):
     def logits(self, features: jax.Array) -> jax.Array:
         """Float32 logits [B, T, V] of features [B, T, D]."""
         return self.head(features, self.embedding())
+
+    def logits_operands(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """[B, T, E] of the features and [V, E] of the vocabulary: each is multiplied by each."""
+        return self.head.operands(features, self.embedding())
+
+    def logits_of_products(self, products: jax.Array) -> jax.Array:
+        """Float32 logits [..., V] of the products [..., V] of `logits_operands`."""
+        return self.head.outputs(products)
 
     def encode(self, batch: Batch, dropout: Dropout | None = None) -> jax.Array:
         """The encoder's output [B, S, D] of an encoder_decoder."""

@@ -115,6 +115,6 @@ class RMSNorm(nn.Module):
 NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm}
 
 
-def make_norm(config: TransformerConfig, name: str | None = None) -> nn.Module:
+def make_norm(config: TransformerConfig) -> nn.Module:
     """The norm that `config.norm` names."""
-    return NORMS[config.norm](config, name=name)
+    return NORMS[config.norm](config)

@@ -29,7 +29,6 @@ from transformer.training.state import TrainState
 
 Batch = Mapping[str, jax.Array]
 Hyperparameters = Mapping[str, Any]
-HEADS = 'embedding', 'head', 'classifier'  # the parameters that make logits of features
 MOST_LOGITS = 2**25  # that exist at a time, if a recipe does not say; 128 MiB of float32
 CORRUPTION_SITE = 3  # of a row's key; dropout in the model has 0, 1 and 2
 
@@ -176,26 +175,33 @@ def loss_sums(
     params = merge_adapters(params, recipe.adapter_scale)
     model, targets = recipe.model, batch['targets']
     features, _ = model.apply({'params': params}, batch, dropout, method='features')
-    reader = 'logits'
-    if model.config.head == 'classifier':
+    reader, is_classifier = 'logits', model.config.head == 'classifier'
+    if is_classifier:
         segment_ids = batch.get('segment_ids')
         features = model.apply({'params': params}, features, segment_ids, dropout, method='pooled')
         reader = 'class_logits'
 
     numbers = {name: hparams[name] for name in ('label_smoothing', 'z_loss')}
-    traced = {name: value for name, value in numbers.items() if isinstance(value, jax.Array)}
-
-    def sums(head, features, labels, traced):
-        logits = model.apply({'params': head}, features, method=reader)
-        return _logit_sums(logits, *labels, **(numbers | traced))
-
-    head = {name: params[name] for name in HEADS if name in params}
     features = features.reshape(-1, features.shape[-1])  # [B T, D]
     labels = targets.reshape(-1), batch['weights'].reshape(-1)
     size = tokens_at_a_time(recipe.chunk, targets.size, model.config.vocab_size)
-    if size < targets.size:
-        return sum_over_chunks(sums, size, head, features, labels, traced)
-    return sums(head, features, labels, traced)
+    if size < targets.size and not is_classifier:
+        return _chunk_sums(params, features, labels, numbers, model, size)
+    logits = model.apply({'params': params}, features, method=reader)
+    return _logit_sums(logits, *labels, **numbers)
+
+
+def _chunk_sums(params, features, labels, numbers, model, size):
+    """The sums of `loss_sums` for features [N, D], without the logits of all N tokens at once."""
+    traced = {name: value for name, value in numbers.items() if isinstance(value, jax.Array)}
+    bias = {'bias': params['head']['bias']} if model.config.head_bias else {}
+
+    def sums(products, bias, labels, traced):
+        logits = model.apply({'params': {'head': bias}}, products, method='logits_of_products')
+        return _logit_sums(logits, *labels, **(numbers | traced))
+
+    operands = model.apply({'params': params}, features, method='logits_operands')
+    return sum_over_chunks(sums, size, *operands, bias, labels, traced)
 
 
 def tokens_at_a_time(chunk: int | None, tokens: int, vocab_size: int) -> int:
