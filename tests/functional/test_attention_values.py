@@ -43,18 +43,21 @@ def test_equals_the_equations_in_float64(name):
         np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-14)
 
 
-def test_gradients_equal_finite_differences_with_every_feature():
-    arguments = {**FEATURES['all'][0], 'dropout_rate': 0.3, 'dropout_key': KEYS}
+@pytest.mark.parametrize('results', ['output', 'weights'])
+def test_derivatives_equal_finite_differences_with_every_feature(results):
+    """The first and the second, in forward and reverse mode, also where a query has no key."""
+    arguments = {**FEATURES['all'][0], 'return_weights': results == 'weights'}
     del arguments['bias'], arguments['sinks']
 
-    def function(query, key, value, slopes, sinks):
-        return dot_product_attention(
-            query, key, value, bias=(alibi, slopes), sinks=sinks, **arguments
-        )
+    def function(query, key, value, slopes, sinks, rate):
+        biases = {'bias': (alibi, slopes), 'sinks': sinks}
+        dropout = {'dropout_rate': rate, 'dropout_key': KEYS}
+        found = dot_product_attention(query, key, value, **biases, **dropout, **arguments)
+        return found if results == 'output' else found[1]
 
     with jax.enable_x64(True):
-        operands = (*inputs(dtype=np.float64), SLOPES.astype(np.float64), SINKS)
-        check_grads(jax.jit(function), operands, order=1, modes=['rev'], eps=1e-4)
+        operands = (*inputs(dtype=np.float64), SLOPES.astype(np.float64), SINKS, 0.3)
+        check_grads(jax.jit(function), operands, order=2, modes=['fwd', 'rev'], eps=1e-4)
 
 
 SWAPS = {

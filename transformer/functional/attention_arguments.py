@@ -63,10 +63,13 @@ class AttentionArguments(NamedTuple):
 
 
 def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
-    """Scales, caps, biases and masks the products query key^T [B, N, T, S].
+    """`scaled_logits`, but MASKED those of masked keys; a bias may take them lower, to -inf."""
+    logits, allowed = scaled_logits(logits, arguments), allowed_keys(arguments)
+    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
 
-    Those of masked keys become MASKED; a bias may take them lower still, to -inf.
-    """
+
+def scaled_logits(logits: Array, arguments: AttentionArguments) -> Array:
+    """Scales, caps and biases the products query key^T [B, N, T, S]."""
     a = arguments
     queries, keys = a.query_positions, a.key_positions
     logits = logits * jnp.asarray(a.scale, logits.dtype)
@@ -77,8 +80,7 @@ def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
     if a.bias_fn is not None:
         bias = checked_bias(a.bias_fn(a.bias_params, queries, keys), logits.shape)
         logits = logits + bias.astype(logits.dtype)
-    allowed = allowed_keys(a)
-    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
+    return logits
 
 
 def allowed_keys(arguments: AttentionArguments) -> Array | None:

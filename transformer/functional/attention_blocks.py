@@ -82,7 +82,7 @@ def by_heads(tree: AttentionArguments) -> AttentionArguments:
 def rows_by_heads(x: Array, kv_heads: int) -> Array:
     """[B, T, N, V] as [B, K, G, T, V]."""
     B, T, N, V = x.shape
-    return x.reshape(B, T, kv_heads, N // kv_heads, V).transpose(0, 2, 3, 1, 4)
+    return x.swapaxes(1, 2).reshape(B, kv_heads, N // kv_heads, T, V)
 
 
 def rows_by_tokens(x: Array) -> Array:

@@ -68,7 +68,11 @@ def _check_size(size, features):
 
 
 def _products(features, table):
-    return affine(features, table.T, dtype=jnp.promote_types(features.dtype, jnp.float32))
+    return affine(features, table.T, dtype=_wide(features))
+
+
+def _wide(a):
+    return jnp.promote_types(a.dtype, jnp.float32)
 
 
 def _split(tree, size):
@@ -100,8 +104,8 @@ def _forward(function, size, features, table, params, labels, numbers):
     products = jax.eval_shape(_products, features[:size], table)
     first = jax.eval_shape(function, products, params, _first(chunks)[1], numbers)
     # Sums over many chunks of a narrow dtype would lose digits.
-    wide = jax.tree.map(lambda a: a.astype(jnp.promote_types(a.dtype, jnp.float32)), (table, params))
-    (sums, *gradients), d_features = lax.scan(add, (_zeros(first), *_zeros(wide)), chunks)
+    wide = jax.tree.map(lambda a: jnp.zeros(a.shape, _wide(a)), (table, params))
+    (sums, *gradients), d_features = lax.scan(add, (_zeros(first), *wide), chunks)
     gradients = d_features.reshape(features.shape), *gradients
     return sums, (gradients, (features, table, params), labels, numbers)
 

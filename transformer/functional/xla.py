@@ -10,10 +10,13 @@ from jax.typing import DTypeLike
 from transformer.functional.attention_arguments import (
     MASKED,
     AttentionArguments,
+    allowed_keys,
     dropped_weights,
-    masked_logits,
+    scaled_logits,
 )
 from transformer.functional.attention_blocks import AXES, Place, cut
+
+GROUPED = AXES._replace(query='..T.', key='.S.', value='.S.')  # [B K, G, T, H], [B K, S, H or V]
 
 # Strips of queries on a CPU: how many at most, and the fewest queries of one.
 MOST_STRIPS = 4
@@ -31,14 +34,15 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     Returns:
         Output [B, T, N, V], residual [B, T, N], weights [B, N, T, S].
     """
-    places = _strips(arguments)
-    parts = [_attend(cut(AXES, arguments, place) if place else arguments) for place in places]
-    if len(parts) == 1:
-        return parts[0]
-    S = arguments.key.shape[1]
-    outputs, residuals, weights = zip(*parts, strict=True)
-    weights = [_among_all(w, *p['S'], S) for w, p in zip(weights, places, strict=True)]
-    return jnp.concatenate(outputs, 1), jnp.concatenate(residuals, 1), jnp.concatenate(weights, 2)
+    places, a = _strips(arguments), _grouped(arguments)
+    parts = [_attend(cut(GROUPED, a, place) if place else a) for place in places]
+    output, residual, weights = parts[0]
+    if len(parts) > 1:
+        S = arguments.key.shape[1]
+        outputs, residuals, weights = zip(*parts, strict=True)
+        weights = [_among_all(w, *p['S'], S) for w, p in zip(weights, places, strict=True)]
+        output, residual, weights = (jnp.concatenate(x, 2) for x in (outputs, residuals, weights))
+    return output.swapaxes(1, 2), residual.swapaxes(1, 2), weights
 
 
 def is_cut(arguments: AttentionArguments) -> bool:
@@ -87,41 +91,80 @@ def _products(query: Array, key: Array, dtype: DTypeLike) -> Array:
     return jnp.einsum('...TH,...SH->...TS', query, key, preferred_element_type=dtype)
 
 
+def _grouped(arguments: AttentionArguments) -> AttentionArguments:
+    """Query [..., G, T, H], key [..., S, H] and value [..., S, V]: batches of matrices.
+
+    On a CPU the batch is one axis, B K, for which XLA reads a cache in place and has its fast
+    products and sums; elsewhere two, which may be sharded each.
+    """
+    (B, T, N, H), (_, S, K, V) = arguments.query.shape, arguments.value.shape
+    batch = (B * K,) if jax.default_backend() == 'cpu' else (B, K)
+    query, key, value = (x.swapaxes(1, 2) for x in arguments[:3])
+    return arguments._replace(
+        query=query.reshape(*batch, N // K, T, H),
+        key=key.reshape(*batch, S, H),
+        value=value.reshape(*batch, S, V),
+    )
+
+
 def _attend(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
+    """Output [B, N, T, V], residual [B, N, T] and weights [B, N, T, S] of grouped arguments."""
     a = arguments
-    (B, T, N, H), (_, S, K, V) = a.query.shape, a.value.shape
-    # Heads outside, and the query heads of one key head as one long query: two plain batched
-    # matmuls, whatever the number of groups. On a CPU their batch is one axis, for which XLA reads
-    # a cache in place and copies it otherwise; elsewhere two, which may be sharded each.
-    groups = (1, B * K) if jax.default_backend() == 'cpu' else (B, K)
-    query = a.query.swapaxes(1, 2).reshape(*groups, N // K * T, H)
-    key = a.key.swapaxes(1, 2).reshape(*groups, S, H)
-    value = a.value.swapaxes(1, 2).reshape(*groups, S, V)
+    (*batch, G, T, H), S = a.query.shape, a.key.shape[-2]
+    B, N = len(a.rows), len(a.heads)
+    heads = (B * N,) if len(batch) == 1 else (B, N)
+
+    def by_head(x):
+        return jnp.broadcast_to(x, (B, N, *x.shape[2:])).reshape(*heads, *x.shape[2:])
+
+    # The query heads of one key head as one long query, whatever the number of groups.
+    query, key, value = a.query.reshape(*batch, G * T, H), a.key, a.value
     dtype = jnp.promote_types(query.dtype, jnp.float32)
-    logits = _products(query, key, dtype).reshape(B, N, T, S)
-    logits = masked_logits(logits, a)
-    # Rows stay in the shape of the products: of a reshaped copy, a backward pass would keep both.
-    logits = logits.reshape(*groups, N // K * T, S)  # [..., N/K T, S]
-
-    maximum = jax.lax.stop_gradient(logits).max(-1, keepdims=True, initial=MASKED)  # [..., 1]
-    if a.sinks is not None:
-        sinks = jnp.broadcast_to(a.sinks.astype(dtype)[:, None, None], (B, N, T, 1))
-        sinks = sinks.reshape(maximum.shape)
-        maximum = jnp.maximum(maximum, jax.lax.stop_gradient(sinks))
-    maximum = jnp.where(maximum == MASKED, 0, maximum)  # no key: every exponential below is 0
-    weights = jnp.exp(logits - maximum)  # normalised after the product with value
-    total = weights.sum(-1, keepdims=True)
-    if a.sinks is not None:
-        total += jnp.exp(sinks - maximum)
-    empty = total == 0
-    total = jnp.where(empty, 1, total)
-
+    logits = _products(query, key, dtype)  # [..., G T, S]
+    has_bias = a.bias is not None or a.bias_fn is not None
+    logits = scaled_logits(logits.reshape(B, N, T, S) if has_bias else logits, a)
+    allowed, sinks = allowed_keys(a), a.sinks
+    if allowed is not None:
+        allowed = allowed[0, 0] if allowed.shape[:2] == (1, 1) else by_head(allowed)
+    if sinks is not None:
+        sinks = by_head(sinks.astype(dtype)[None, :, None, None])
+    weights, residual = _softmax(logits.reshape(*heads, T, S), allowed, sinks)
     # Not rounded to the value's dtype: nor is then the gradient of a sharp, low-precision row.
     kept = weights
     if a.dropout_words is not None:
-        kept = dropped_weights(weights.reshape(B, N, T, S), a).reshape(weights.shape)
-    output = jnp.einsum('BKTS,BKSV->BKTV', kept, value, preferred_element_type=dtype)
-    output = (output / total).reshape(B, N, T, V).swapaxes(1, 2).astype(query.dtype)
-    residual = jax.lax.stop_gradient(jnp.where(empty, MASKED, maximum + jnp.log(total)))
-    residual = residual.reshape(B, N, T).swapaxes(1, 2)
-    return output, residual, (weights / total).reshape(B, N, T, S)
+        kept = dropped_weights(weights.reshape(B, N, T, S), a)
+    kept = kept.reshape(*batch, G * T, S)
+    output = jnp.einsum('...TS,...SV->...TV', kept, value, preferred_element_type=dtype)
+    output = output.reshape(B, N, T, -1).astype(query.dtype)
+    residual = jax.lax.stop_gradient(residual).reshape(B, N, T)
+    return output, residual, weights.reshape(B, N, T, S)
+
+
+@jax.custom_jvp
+def _softmax(logits: Array, allowed: Array | None, sinks: Array | None) -> tuple[Array, Array]:
+    """Weights [B, N, T, S] over the allowed keys and residual [B, N, T, 1].
+
+    The derivative is written in the weights: of its own XLA would keep logits as well.
+    """
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, MASKED)
+    # Above what is masked: all exponentials of a query without a key are 0.
+    maximum = logits.max(-1, keepdims=True, initial=MASKED / 2)  # [B, N, T, 1]
+    if sinks is not None:
+        maximum = jnp.maximum(maximum, sinks)
+    weights = jnp.exp(logits - maximum)
+    total = weights.sum(-1, keepdims=True)
+    if sinks is not None:
+        total += jnp.exp(sinks - maximum)
+    residual = jnp.where(total == 0, MASKED, maximum + jnp.log(total))
+    return weights / jnp.maximum(total, 1), residual  # the largest key of a query adds 1
+
+
+@_softmax.defjvp
+def _softmax_jvp(primals, tangents):
+    (weights, residual), sinks = _softmax(*primals), primals[2]
+    change = weights * tangents[0]
+    total = change.sum(-1, keepdims=True)  # [B, N, T, 1]
+    if sinks is not None:
+        total += jnp.exp(sinks - residual) * tangents[2]
+    return (weights, residual), (change - weights * total, total)
