@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attention_cases import KEYS, SINKS, SLOPES, B, N, alibi, inputs
 
-from transformer.functional import xla
+from transformer.functional import attention_strips
 from transformer.functional.attention import dot_product_attention
 
 T = 11  # strips of 2 and 3
@@ -49,7 +49,7 @@ def test_equals_all_queries_at_once(monkeypatch, feature, bounds, S):
     arrays = inputs(T, S, dtype=np.float64)
     with jax.enable_x64(True):
         whole = results(arrays, **feature, **bounds)
-        monkeypatch.setattr(xla, 'SHORTEST_STRIP', 2)
+        monkeypatch.setattr(attention_strips, 'SHORTEST', 2)
         strips = results(arrays, **feature, **bounds)
     for one, other in zip(*map(jax.tree.leaves, (strips, whole)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)

@@ -21,9 +21,10 @@ from transformer.functional.attention_arguments import (
     checked_window,
     cut_to_lengths,
 )
+from transformer.functional.attention_strips import is_cut
 from transformer.functional.blockwise import blockwise_attention
 from transformer.functional.projections import merge_heads, split_heads
-from transformer.functional.xla import is_cut, xla_attention
+from transformer.functional.xla import xla_attention
 
 
 def dot_product_attention(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer.functional.attention_arguments import AttentionArguments
+from transformer.functional.attention_heads import on_cpu
 from transformer.functional.masks import combine_masks
 
 # Queries and keys of a block: on a CPU, few enough that its logits stay in the cache of a core.
@@ -38,6 +39,9 @@ AXES = AttentionArguments(
     ),
 )
 
+# The axes after `by_heads`.
+BY_HEADS = AXES._replace(query='..T.', key='.S.', value='.S.')
+
 Place = dict[str, tuple[int | Array, int]]  # axis -> (start, size)
 
 
@@ -59,7 +63,7 @@ def choose_grid(arguments: AttentionArguments) -> Grid:
     """
     (B, T, N, _), (_, S, K, _) = arguments.query.shape, arguments.key.shape
     G = N // K
-    budget = CPU_BUDGET if jax.default_backend() == 'cpu' else ACCELERATOR_BUDGET
+    budget = CPU_BUDGET if on_cpu() else ACCELERATOR_BUDGET
     kv_heads = K if arguments.bias_fn else 1
     window = 1 + sum(arguments.window) if arguments.window else S
     side = SIDE
@@ -71,24 +75,6 @@ def choose_grid(arguments: AttentionArguments) -> Grid:
     kv_heads = max(kv_heads, _divisor(K, budget // (G * queries * keys)))
     rows = _divisor(B, budget // (G * queries * keys * K)) if kv_heads == K else 1
     return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
-
-
-def by_heads(tree: AttentionArguments) -> AttentionArguments:
-    """The same with query [B, K, G, T, H], key [B, K, S, H] and value [B, K, S, V]."""
-    key, value = (x.swapaxes(1, 2) for x in (tree.key, tree.value))
-    return tree._replace(query=rows_by_heads(tree.query, key.shape[1]), key=key, value=value)
-
-
-def rows_by_heads(x: Array, kv_heads: int) -> Array:
-    """[B, T, N, V] as [B, K, G, T, V]."""
-    B, T, N, V = x.shape
-    return x.swapaxes(1, 2).reshape(B, kv_heads, N // kv_heads, T, V)
-
-
-def rows_by_tokens(x: Array) -> Array:
-    """[B, K, G, T, V] as [B, T, N, V]."""
-    B, K, G, T, V = x.shape
-    return x.transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, V)
 
 
 def _even_size(length: int, limit: int) -> int:

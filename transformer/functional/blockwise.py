@@ -13,12 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from transformer.functional.attention_arguments import (
-    MASKED,
-    AttentionArguments,
-    dropped_weights,
-    masked_logits,
-)
+from transformer.functional.attention_arguments import MASKED, AttentionArguments
 from transformer.functional.attention_blocks import (
     AXES,
     Grid,
@@ -26,14 +21,22 @@ from transformer.functional.attention_blocks import (
     block_bounds,
     block_place,
     blocks_that_meet,
-    by_heads,
     choose_grid,
     cut,
     put,
-    rows_by_heads,
-    rows_by_tokens,
     slice_place,
     without_repeats,
+)
+from transformer.functional.attention_heads import (
+    by_heads,
+    by_query_head,
+    dropped_by_head,
+    head_logits,
+    head_mask,
+    head_products,
+    keys_by_heads,
+    long_query,
+    rows_by_heads,
 )
 
 
@@ -116,32 +119,38 @@ def _put_slice(results, a: AttentionArguments, where: Place, grid: Grid):
             block = by_heads(cut(AXES, a, where | block_place(i, j, a, grid)))
             return _online_softmax(state, without_repeats(block, None, j, a, grid))
 
-        state = lax.fori_loop(first, last, key_block, _no_keys(by_heads(cut(AXES, a, place))))
-        return put(AXES.query, results, _finished(state), place)
+        queries_of = by_heads(cut(AXES, a, place))
+        state = lax.fori_loop(first, last, key_block, _no_keys(queries_of))
+        return put(AXES.query, results, _finished(state, queries_of), place)
 
     return lax.fori_loop(0, of_queries.shape[-1], query_block, results)
 
 
 def _no_keys(a: AttentionArguments) -> tuple[Array, Array, Array]:
-    """Before any key: maximum and total [B, N, T, 1] and the sum of values [B, N, T, V]."""
-    (B, K, G, T, _), V = a.query.shape, a.value.shape[3]
-    rows, dtype = (B, K * G, T), _softmax_dtype(a.query)
-    maximum, total = jnp.full((*rows, 1), MASKED, dtype), jnp.zeros((*rows, 1), dtype)
+    """Before any key: maximum and total [X, T, 1] and the sum of values [X, T, V].
+
+    X stands for the axes of `head_logits`: B N, or B, N.
+    """
+    dtype = _softmax_dtype(a.query)
+    zeros = by_query_head(jnp.zeros((1, 1, a.query.shape[-2], a.value.shape[-1]), dtype), a)
+    total = zeros[..., :1]
+    maximum = jnp.full_like(total, MASKED)
     if a.sinks is not None:
-        sinks = a.sinks.astype(dtype)[:, None, None]  # [N, 1, 1]
+        sinks = by_query_head(a.sinks.astype(dtype)[None, :, None, None], a)  # [X, 1, 1]
         maximum = jnp.maximum(maximum, sinks)
         total += jnp.exp(sinks - _finite(maximum))
-    return maximum, total, jnp.zeros((*rows, V), dtype)
+    return maximum, total, zeros
 
 
 def _online_softmax(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Array, ...]:
     """The state with one more block of keys."""
     maximum, total, output = state
-    logits = masked_logits(_products(a.query, a.key), a)  # [B, N, T, S]
+    logits = _masked(head_products(long_query(a.query), a.key, total.dtype), a)  # [X, T, S]
     highest = jnp.maximum(maximum, logits.max(-1, keepdims=True))
     weights, decay = jnp.exp(logits - _finite(highest)), jnp.exp(maximum - _finite(highest))
-    kept = weights if a.dropout_words is None else dropped_weights(weights, a)
-    values = jnp.einsum('BKTS,BKSV->BKTV', _by_kv_head(kept, a), a.value)
+    *batch, G, T, _ = a.query.shape
+    kept = dropped_by_head(weights, a).reshape(*batch, G * T, -1)
+    values = jnp.einsum('...TS,...SV->...TV', kept, a.value)
     return (
         highest,
         total * decay + weights.sum(-1, keepdims=True),
@@ -149,35 +158,28 @@ def _online_softmax(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Ar
     )
 
 
-def _finished(state: tuple[Array, ...]) -> tuple[Array, Array]:
+def _masked(products: Array, a: AttentionArguments) -> Array:
+    logits, allowed = head_logits(products, a), head_mask(a)
+    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
+
+
+def _finished(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Array, Array]:
     """Output [B, T, N, V] and log-sum-exp [B, T, N, 1]."""
     maximum, total, output = state
     empty = total == 0
     total = jnp.where(empty, 1, total)
     residual = jnp.where(empty, MASKED, maximum + jnp.log(total))
-    return (output / total).swapaxes(1, 2), residual.swapaxes(1, 2)
+    return _by_tokens(output / total, a), _by_tokens(residual, a)
+
+
+def _by_tokens(x: Array, a: AttentionArguments) -> Array:
+    """[X, T, V], or [..., G, T, V], as [B, T, N, V]."""
+    return x.reshape(len(a.rows), len(a.heads), *x.shape[-2:]).swapaxes(1, 2)
 
 
 def _finite(x: Array) -> Array:
     """`x`, or 0 for a query that has no key: exponentials of its masked logits then are 0."""
     return jnp.where(x == MASKED, 0, x)
-
-
-def _products(query: Array, key: Array) -> Array:
-    """[B, K, G, T, H] and [B, K, S, H] to [B, N, T, S]."""
-    (B, K, G, T, H), S = query.shape, key.shape[2]
-    products = jnp.einsum(
-        'BKTH,BKSH->BKTS',
-        query.reshape(B, K, G * T, H),
-        key,
-        preferred_element_type=_softmax_dtype(query),
-    )
-    return products.reshape(B, K * G, T, S)
-
-
-def _by_kv_head(x: Array, a: AttentionArguments) -> Array:
-    """[B, N, T, S], or [B, K, G, T, X], to one long query for each key head: [B, K, G T, X]."""
-    return x.reshape(*a.query.shape[:2], -1, x.shape[-1])
 
 
 def _backward(others, floats, output, residual, gradient):
@@ -214,15 +216,15 @@ def _add_slice(gradients, floats, others, rows, where: Place, grid: Grid):
             queries = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, place)]
             part = _block_gradients(block, by_heads(cut(AXES, floats, place)), queries)
             of_block = jax.tree.map(jnp.add, of_block, (part.key, part.value))
-            part = part._replace(query=rows_by_tokens(part.query), key=None, value=None)
+            part = part._replace(query=_by_tokens(part.query, block), key=None, value=None)
             return _added(AXES, gradients, part, place), of_block
 
         place = where | block_place(0, j, a, grid)
         totals = gradients.key, gradients.value
-        start = tuple(jnp.zeros_like(x.transpose(0, 2, 3, 1)) for x in cut(AXES.key, totals, place))
+        start = tuple(jnp.zeros_like(keys_by_heads(x).mT) for x in cut(AXES.key, totals, place))
         rest = gradients._replace(key=None, value=None)
         rest, of_block = lax.fori_loop(first, last, query_block, (rest, start))
-        of_block = tuple(x.transpose(0, 3, 1, 2) for x in of_block)  # [B, K, H, S] to [B, S, K, H]
+        of_block = tuple(_keys_by_tokens(x, grid) for x in of_block)
         key, value = _added(AXES.key, totals, of_block, place)
         return rest._replace(key=key, value=value)
 
@@ -235,29 +237,33 @@ def _block_gradients(others, floats, rows):
     The products query key^T and all else in `floats` are differentiated through the logits, mask
     and dropout as they stand; d logits = weights (d weights - delta) is the softmax's own rule.
     """
-    gradient, residual, delta = (x.reshape(*x.shape[:2], -1, x.shape[-1]) for x in rows)
-    query, key, value = floats.query, floats.key, floats.value
+    gradient, residual, delta = map(long_query, rows)  # [..., G T, V] and twice [..., G T, 1]
+    query, key, value = long_query(floats.query), floats.key, floats.value
     variables = floats._replace(query=None, key=None, value=None)
     if floats.bias is not None:
         variables = variables._replace(bias=floats.bias.astype(residual.dtype))
 
     def weights(products, variables):
         a = _join(variables, others)
-        rows = products.shape[:3]
-        weights = jnp.exp(masked_logits(products, a) - _finite(residual).reshape(*rows, 1))
-        return weights if a.dropout_words is None else dropped_weights(weights, a), weights
+        logits = _masked(products, a)
+        weights = jnp.exp(logits - _finite(residual).reshape(*logits.shape[:-1], 1))
+        return dropped_by_head(weights, a), weights
 
-    (kept, _), pull = jax.vjp(weights, _products(query, key), variables)
-    of_kept = jnp.einsum('BKTV,BKSV->BKTS', gradient, value)
+    (kept, _), pull = jax.vjp(weights, head_products(query, key, residual.dtype), variables)
+    of_kept = jnp.einsum('...TV,...SV->...TS', gradient, value)
     of_weights = jnp.broadcast_to(-delta, of_kept.shape)
-    products, variables = pull((of_kept.reshape(kept.shape), of_weights.reshape(kept.shape)))
-    products, kept = (x.reshape(of_kept.shape) for x in (products, kept))
-    rows_of_query = query.reshape(*query.shape[:2], -1, query.shape[-1])  # [B, K, G T, H]
+    of_products, variables = pull((of_kept.reshape(kept.shape), of_weights.reshape(kept.shape)))
+    kept = kept.reshape(of_kept.shape)
     return variables._replace(
-        query=jnp.einsum('BKTS,BKSH->BKTH', products, key).reshape(query.shape),
-        key=jnp.einsum('BKTH,BKTS->BKHS', rows_of_query, products),
-        value=jnp.einsum('BKTV,BKTS->BKVS', gradient, kept),
+        query=jnp.einsum('...TS,...SH->...TH', of_products, key).reshape(floats.query.shape),
+        key=jnp.einsum('...TH,...TS->...HS', query, of_products),
+        value=jnp.einsum('...TV,...TS->...VS', gradient, kept),
     )
+
+
+def _keys_by_tokens(x: Array, grid: Grid) -> Array:
+    """[..., H, S] as [B, S, K, H]."""
+    return x.reshape(grid.rows, grid.kv_heads, *x.shape[-2:]).transpose(0, 3, 1, 2)
 
 
 def _zeros(floats):

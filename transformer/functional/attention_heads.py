@@ -1,0 +1,100 @@
+"""The arguments of attention by heads: batches of matrices, as devices multiply them.
+
+The query heads of one key head are one long query, whatever the number of groups. On a CPU all
+batches are one axis, for which XLA reads a cache in place and has its fast products and sums;
+elsewhere rows and heads are an axis each, which may be sharded.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from transformer.functional.attention_arguments import (
+    AttentionArguments,
+    allowed_keys,
+    dropped_weights,
+    scaled_logits,
+)
+
+# Fewer queries than these are multiplied as the steps of decoding are.
+FEW_QUERIES = 16
+
+
+def on_cpu() -> bool:
+    """Whether programs are for a CPU."""
+    return jax.default_backend() == 'cpu'
+
+
+def by_heads(arguments: AttentionArguments) -> AttentionArguments:
+    """The same with query [..., G, T, H], key [..., S, H] and value [..., S, V].
+
+    ... are B K on a CPU, else B, K. `arguments.rows` and `arguments.heads` still count B and N.
+    """
+    key, value = map(keys_by_heads, (arguments.key, arguments.value))
+    query = rows_by_heads(arguments.query, arguments.key.shape[2])
+    return arguments._replace(query=query, key=key, value=value)
+
+
+def keys_by_heads(x: Array) -> Array:
+    """[B, S, K, H] as [..., S, H]."""
+    return _merged(x.swapaxes(1, 2))
+
+
+def rows_by_heads(x: Array, kv_heads: int) -> Array:
+    """[B, T, N, V] as [..., G, T, V]."""
+    B, T, N, V = x.shape
+    return _merged(x.swapaxes(1, 2).reshape(B, kv_heads, N // kv_heads, T, V))
+
+
+def _merged(x: Array) -> Array:
+    """The first two axes of `x` as one on a CPU."""
+    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) if on_cpu() else x
+
+
+def long_query(x: Array) -> Array:
+    """[..., G, T, H] as [..., G T, H]."""
+    *batch, G, T, H = x.shape
+    return x.reshape(*batch, G * T, H)
+
+
+def by_query_head(x: Array, arguments: AttentionArguments) -> Array:
+    """[B or 1, N or 1, ...] as [B N, ...] on a CPU, else as [B, N, ...]."""
+    B, N = len(arguments.rows), len(arguments.heads)
+    return _merged(jnp.broadcast_to(x, (B, N, *x.shape[2:])))
+
+
+def head_products(query: Array, key: Array, dtype: DTypeLike) -> Array:
+    """query key^T: [..., T, S] of [..., T, H] and [..., S, H], written as XLA's CPU backend likes.
+
+    Of few queries the keys, which are read once, come first; of many their gradient needs no
+    transposed copy if they come last.
+    """
+    if query.shape[-2] < FEW_QUERIES:
+        return jnp.einsum('...SH,...TH->...ST', key, query, preferred_element_type=dtype).mT
+    return jnp.einsum('...TH,...SH->...TS', query, key, preferred_element_type=dtype)
+
+
+def head_logits(products: Array, arguments: AttentionArguments) -> Array:
+    """Scales, caps and biases products [..., G T, S]: [B N, T, S] on a CPU, else [B, N, T, S]."""
+    a, has_bias = arguments, arguments.bias is not None or arguments.bias_fn is not None
+    whole = len(a.rows), len(a.heads), len(a.query_indices), products.shape[-1]  # [B, N, T, S]
+    logits = scaled_logits(products.reshape(whole) if has_bias else products, a)
+    return _merged(logits.reshape(whole))
+
+
+def head_mask(arguments: AttentionArguments) -> Array | None:
+    """`allowed_keys`, broadcastable to `head_logits`."""
+    allowed = allowed_keys(arguments)
+    if allowed is None or allowed.shape[:2] == (1, 1):
+        return None if allowed is None else allowed[0, 0]
+    return by_query_head(allowed, arguments)
+
+
+def dropped_by_head(weights: Array, arguments: AttentionArguments) -> Array:
+    """Dropout, if any, of weights in the shape of `head_logits`."""
+    a = arguments
+    if a.dropout_words is None:
+        return weights
+    whole = weights.reshape(len(a.rows), len(a.heads), *weights.shape[-2:])
+    return dropped_weights(whole, a).reshape(weights.shape)
