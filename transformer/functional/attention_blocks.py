@@ -55,26 +55,42 @@ class Grid(NamedTuple):
     keys: int  # of S in a block
 
 
-def choose_grid(arguments: AttentionArguments) -> Grid:
+def choose_grid(arguments: AttentionArguments, strips: list[Place]) -> Grid:
     """The largest blocks within the budget: first queries and keys, then heads, then rows.
 
-    Blocks far wider than the window would be masked for the most part. A structured bias comes for
-    all heads at once, which then must share a block.
+    Of strips, if there are any, the largest is the block.
     """
-    (B, T, N, _), (_, S, K, _) = arguments.query.shape, arguments.key.shape
+    (B, _, N, _), K = arguments.query.shape, arguments.key.shape[2]
     G = N // K
-    budget = CPU_BUDGET if on_cpu() else ACCELERATOR_BUDGET
-    kv_heads = K if arguments.bias_fn else 1
+    if strips:
+        queries, keys = (max(place[axis][1] for place in strips) for axis in 'TS')
+    else:
+        queries, keys = _sides(arguments)
+    kv_heads = max(_least_heads(arguments), _divisor(K, _budget() // (G * queries * keys)))
+    rows = _divisor(B, _budget() // (G * queries * keys * K)) if kv_heads == K else 1
+    return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
+
+
+def _budget() -> int:
+    return CPU_BUDGET if on_cpu() else ACCELERATOR_BUDGET
+
+
+def _least_heads(arguments: AttentionArguments) -> int:
+    """Key heads of a block: a structured bias comes for all at once, which then must share one."""
+    return arguments.key.shape[2] if arguments.bias_fn else 1
+
+
+def _sides(arguments: AttentionArguments) -> tuple[int, int]:
+    """Queries and keys of a block. Far wider than the window it would be masked for the most."""
+    (T, N), (S, K) = arguments.query.shape[1:3], arguments.key.shape[1:3]
+    heads = _least_heads(arguments) * N // K
     window = 1 + sum(arguments.window) if arguments.window else S
     side = SIDE
     while side > 128 and side > window:
         side //= 2
-    while side > 64 and kv_heads * G * min(side, T) * min(side, S) > budget:
+    while side > 64 and heads * min(side, T) * min(side, S) > _budget():
         side //= 2
-    queries, keys = _even_size(T, side), _even_size(S, side)
-    kv_heads = max(kv_heads, _divisor(K, budget // (G * queries * keys)))
-    rows = _divisor(B, budget // (G * queries * keys * K)) if kv_heads == K else 1
-    return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
+    return _even_size(T, side), _even_size(S, side)
 
 
 def _even_size(length: int, limit: int) -> int:

@@ -7,6 +7,10 @@ from transformer.functional.attention_blocks import Place
 from transformer.functional.attention_heads import on_cpu
 
 SHORTEST = 32  # queries of a strip
+# Queries of a strip of a slice, and the most products query x key of a head that are cut into such:
+# each strip is a part of the program.
+OF_SLICE = 128
+MOST_PRODUCTS = 2**22
 
 
 def is_cut(arguments: AttentionArguments) -> bool:
@@ -34,3 +38,10 @@ def strips(arguments: AttentionArguments, most: int) -> list[Place]:
         first_key = max(min(first - left, last_key - 1), 0)  # one at least, if only to mask it
         places.append({'T': (first, end - first), 'S': (first_key, last_key - first_key)})
     return places
+
+
+def strips_of_slices(arguments: AttentionArguments) -> list[Place]:
+    """The strips into which each slice of heads is cut, or none where blocks are to be taken."""
+    T, S = arguments.query.shape[1], arguments.key.shape[1]
+    is_small = OF_SLICE < T and T * S <= MOST_PRODUCTS and arguments.bias_fn is None
+    return strips(arguments, T // OF_SLICE) if is_small and is_cut(arguments) else []

@@ -16,6 +16,7 @@ from jax import Array, lax
 from transformer.functional.attention_arguments import MASKED, AttentionArguments
 from transformer.functional.attention_blocks import (
     AXES,
+    BY_HEADS,
     Grid,
     Place,
     block_bounds,
@@ -38,6 +39,7 @@ from transformer.functional.attention_heads import (
     long_query,
     rows_by_heads,
 )
+from transformer.functional.attention_strips import strips_of_slices
 
 
 def blockwise_attention(arguments: AttentionArguments) -> tuple[Array, Array]:
@@ -97,14 +99,27 @@ def _softmax_dtype(x: Array):
 
 
 def _forward(a: AttentionArguments) -> tuple[Array, Array]:
-    grid, dtype = choose_grid(a), _softmax_dtype(a.query)
+    places, dtype = strips_of_slices(a), _softmax_dtype(a.query)
+    grid = choose_grid(a, places)
     rows, V = a.query.shape[:3], a.value.shape[3]
 
     def step(n, results):
-        return _put_slice(results, a, slice_place(n, a, grid), grid)
+        where = slice_place(n, a, grid)
+        if places:
+            return put(AXES.query, results, _in_strips(cut(AXES, a, where), places), where)
+        return _put_slice(results, a, where, grid)
 
     results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
     return lax.fori_loop(0, grid.slices, step, results)
+
+
+def _in_strips(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
+    """Output [B, T, N, V] and log-sum-exp [B, T, N, 1] of a slice."""
+    heads, parts = by_heads(a), []
+    for place in places:
+        strip = cut(BY_HEADS, heads, place)
+        parts.append(_finished(_online_softmax(_no_keys(strip), strip), strip))
+    return jax.tree.map(lambda *x: jnp.concatenate(x, 1), *parts)
 
 
 def _put_slice(results, a: AttentionArguments, where: Place, grid: Grid):
@@ -184,14 +199,17 @@ def _finite(x: Array) -> Array:
 
 def _backward(others, floats, output, residual, gradient):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
-    a, grid = _join(floats, others), choose_grid(_join(floats, others))
+    a = _join(floats, others)
+    places = strips_of_slices(a)
+    grid = choose_grid(a, places)
     sinks, floats = floats.sinks, floats._replace(sinks=None)
     # As a product of matrices: of one row XLA sums up what it multiplies 60 times as slowly.
     delta = jnp.einsum('BTNV,BTNV->BTN', gradient, output, precision='highest')[..., None]
     rows = gradient, residual, delta
 
     def step(n, gradients):
-        return _add_slice(gradients, floats, others, rows, slice_place(n, a, grid), grid)
+        add = functools.partial(_add_strips, places=places) if places else _add_slice
+        return add(gradients, floats, others, rows, slice_place(n, a, grid), grid)
 
     gradients = lax.fori_loop(0, grid.slices, step, _zeros(floats))
     if sinks is not None:
@@ -199,6 +217,30 @@ def _backward(others, floats, output, residual, gradient):
         gradients = gradients._replace(sinks=by_row.sum((0, 1, 3)))
         floats = floats._replace(sinks=sinks)
     return jax.tree.map(lambda x, like: x.astype(like.dtype), gradients, floats)
+
+
+def _add_strips(gradients, floats, others, rows, where: Place, grid: Grid, places: list[Place]):
+    """The gradients with those of one slice: the sums of its strips."""
+    others, heads = cut(AXES, others, where), by_heads(cut(AXES, floats, where))
+    rows = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, where)]
+    of_queries, of_keys = [], tuple(jnp.zeros_like(x.mT) for x in (heads.key, heads.value))
+    rest = gradients._replace(query=None, key=None, value=None)
+    for place in places:
+        strip = cut(AXES, others, place), cut(BY_HEADS, heads, place)
+        part = _block_gradients(*strip, cut(BY_HEADS.query, rows, place))
+        of_queries.append(part.query)
+        first, count = place['S']
+        of_keys = tuple(
+            total.at[..., first : first + count].add(x)
+            for total, x in zip(of_keys, (part.key, part.value), strict=True)
+        )
+        part = part._replace(query=None, key=None, value=None)
+        rest = _added(AXES, rest, part, where | place)
+    of_queries = _by_tokens(jnp.concatenate(of_queries, axis=-2), others)
+    of_keys = tuple(_keys_by_tokens(x, grid) for x in of_keys)
+    key, value = put(AXES.key, (gradients.key, gradients.value), of_keys, where)
+    query = put(AXES.query, gradients.query, of_queries, where)
+    return rest._replace(query=query, key=key, value=value)
 
 
 def _add_slice(gradients, floats, others, rows, where: Place, grid: Grid):
