@@ -1,4 +1,4 @@
-"""The plain implementation in strips of queries, against the same of all queries at once."""
+"""Attention in strips of queries, plain and by slices of heads, against all queries at once."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attention_cases import KEYS, SINKS, SLOPES, B, N, alibi, inputs
 
-from transformer.functional import attention_strips
+from transformer.functional import attention_blocks, attention_strips
 from transformer.functional.attention import dot_product_attention
 
 T = 11  # strips of 2 and 3
@@ -53,6 +53,52 @@ def test_equals_all_queries_at_once(monkeypatch, feature, bounds, S):
         strips = results(arrays, **feature, **bounds)
     for one, other in zip(*map(jax.tree.leaves, (strips, whole)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def all_gradients(arrays, implementation, variables, **arguments):
+    """Output, residual and the gradients by the arrays and by all that is floating."""
+
+    def attend(arrays, variables):
+        options = {'implementation': implementation, 'return_residual': True, **arguments}
+        return dot_product_attention(*arrays, **variables, **options)
+
+    def both(arrays, variables):
+        out, pull, residual = jax.vjp(attend, arrays, variables, has_aux=True)
+        return out, residual, pull(jnp.cos(out))
+
+    return jax.jit(both)(arrays, variables)
+
+
+@pytest.mark.parametrize('S', [3, T, 16])
+@pytest.mark.parametrize('bounds', BOUNDS.values(), ids=BOUNDS)
+@pytest.mark.parametrize('feature', [name for name in FEATURES if name != 'alibi and sinks'])
+def test_slices_of_heads_in_strips_equal_all_queries_at_once(monkeypatch, feature, bounds, S):
+    monkeypatch.setattr(attention_strips, 'OF_SLICE', 4)  # two strips, of 5 and 6
+    monkeypatch.setattr(attention_blocks, 'CPU_BUDGET', 2 * 6 * S)  # of one head
+    rest = dict(FEATURES[feature], **bounds)
+    with jax.enable_x64(True):
+        variables = {'sinks': jnp.asarray(SINKS, jnp.float64), 'scale': jnp.float64(0.3)}
+        if 'bias' in rest:
+            variables['bias'] = jnp.asarray(rest.pop('bias'))
+        arrays = inputs(T, S, dtype=np.float64)
+        whole = all_gradients(arrays, 'xla', variables, **rest)
+        monkeypatch.setattr(attention_strips, 'SHORTEST', 2)
+        strips = all_gradients(arrays, 'blockwise', variables, **rest)
+    for one, other in zip(*map(jax.tree.leaves, (strips, whole)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(('length', 'is_in_strips'), [(128, False), (129, True), (4096, False)])
+def test_slices_of_heads_in_strips_have_no_loop_over_blocks(length, is_in_strips):
+    """One over slices alone, which JAX calls a scan: its length is known."""
+    arrays = [jax.ShapeDtypeStruct((1, length, 2, 8), jnp.float32) for _ in range(3)]
+
+    def attend(*arrays):
+        return dot_product_attention(*arrays, is_causal=True, implementation='blockwise').sum()
+
+    for function in attend, jax.grad(attend):
+        text = str(jax.make_jaxpr(function)(*arrays))
+        assert ('while[' not in text) == is_in_strips
 
 
 def largest_product(arrays, **arguments):

@@ -212,12 +212,12 @@ def best_implementation(arguments: AttentionArguments, return_residual: bool) ->
     """The name of the fastest implementation that takes these arguments.
 
     On a CPU blocks win once all logits of a head leave its caches; of strips, once those of one do,
-    or once all logits together take 64 MiB. Other devices have kernels of their own; beside these
+    or once all logits together take 8 MiB. Other devices have kernels of their own; beside these
     they prefer one large product, until its float32 logits take a GiB.
     """
     (B, T, N, _), S = arguments.query.shape, arguments.key.shape[1]
     if jax.default_backend() == 'cpu':
-        in_strips = is_cut(arguments) and T * S < 2**20 and B * N * T * S <= 2**24
+        in_strips = is_cut(arguments) and T * S < 2**20 and B * N * T * S <= 2**21
         return 'blockwise' if T > 1 and T * S >= 2**18 and not in_strips else 'xla'
     by_blocks = 'blockwise' if T > 1 and B * N * T * S >= 2**28 else 'xla'
     return best_kernel(arguments, return_residual) or by_blocks

@@ -52,7 +52,9 @@ def blockwise_attention(arguments: AttentionArguments) -> tuple[Array, Array]:
     """
     floats, others = _split(lambda x: jnp.issubdtype(x.dtype, jnp.floating), arguments)
     integers, fixed = _split(lambda x: True, others)
-    output, residual = _attention(fixed, integers, floats)  # [B, T, N, V], [B, T, N, 1]
+    # Found here: within, the positions are no longer known to be the indices.
+    places = strips_of_slices(arguments)
+    output, residual = _attention(places, fixed, integers, floats)  # [B, T, N, V], [B, T, N, 1]
     return output.astype(arguments.query.dtype), lax.stop_gradient(residual)[..., 0]
 
 
@@ -74,20 +76,21 @@ def _join(*trees: Any) -> Any:
     return jax.tree.map(present, *trees, is_leaf=lambda x: x is None)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(fixed, integers, floats) -> tuple[Array, Array]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attention(places, fixed, integers, floats) -> tuple[Array, Array]:
     """Output [B, T, N, V] and log-sum-exp [B, T, N, 1], in the dtype of the softmax."""
-    return _forward(_join(floats, integers, fixed))
+    return _forward(_join(floats, integers, fixed), places)
 
 
-def _attention_forward(fixed, integers, floats):
-    output, residual = _forward(_join(floats, integers, fixed))
+def _attention_forward(places, fixed, integers, floats):
+    output, residual = _forward(_join(floats, integers, fixed), places)
     return (output, residual), (integers, floats, output, residual)
 
 
-def _attention_backward(fixed, saved, gradients):
+def _attention_backward(places, fixed, saved, gradients):
     integers, floats, output, residual = saved
-    gradients = _backward(_join(integers, fixed), floats, output, residual, gradients[0])
+    others = _join(integers, fixed)
+    gradients = _backward(others, floats, output, residual, gradients[0], places)
     return None, jax.tree.map(_differentiable_once, gradients)
 
 
@@ -98,9 +101,8 @@ def _softmax_dtype(x: Array):
     return jnp.promote_types(x.dtype, jnp.float32)
 
 
-def _forward(a: AttentionArguments) -> tuple[Array, Array]:
-    places, dtype = strips_of_slices(a), _softmax_dtype(a.query)
-    grid = choose_grid(a, places)
+def _forward(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
+    grid, dtype = choose_grid(a, places), _softmax_dtype(a.query)
     rows, V = a.query.shape[:3], a.value.shape[3]
 
     def step(n, results):
@@ -197,10 +199,9 @@ def _finite(x: Array) -> Array:
     return jnp.where(x == MASKED, 0, x)
 
 
-def _backward(others, floats, output, residual, gradient):
+def _backward(others, floats, output, residual, gradient, places):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
     a = _join(floats, others)
-    places = strips_of_slices(a)
     grid = choose_grid(a, places)
     sinks, floats = floats.sinks, floats._replace(sinks=None)
     # As a product of matrices: of one row XLA sums up what it multiplies 60 times as slowly.
