@@ -77,8 +77,9 @@ def failing(message):
 def test_contestants_take_turns(tmp_path):
     jobs = {name: (noting, tmp_path, name, float(ord(name))) for name in 'abc'}
     found = harness.measure(jobs, rounds=4)
-    # Once each to warm up; then each round begins with the next one.
-    assert (tmp_path / 'order').read_text() == 'abc' + 'abc' + 'bca' + 'cab' + 'abc'
+    # Once each to warm up; then each round begins with the next one, each turn with an untimed run.
+    rounds = 'aabbcc' + 'bbccaa' + 'ccaabb' + 'aabbcc'
+    assert (tmp_path / 'order').read_text() == 'abc' + rounds
     assert {name: one.seconds for name, one in found.items()} == {
         name: [float(ord(name))] * 4 for name in 'abc'
     }

@@ -90,10 +90,8 @@ def test_values_belong_to_the_component_that_computes_them():
     bytes_ = kept(feed_forward='mlp', activation='relu', position='none')
     heads, keys, width, inner = 4, 32, 64 * 4, 256 * 4
     assert bytes_['embedding'] == 4  # token ids
-    # A layer: queries, keys, values, their sum before and after the division, the residual sum;
-    # weights, and three numbers of a softmax. Once: mask and zeros of logits, ones of a row.
-    layer = 6 * width + heads * (keys * 4 + 1 + 2 * 4)
-    assert bytes_['attention'] == 2 * layer + heads * (keys * (1 + 4) + 4)
+    # A layer: queries, keys, values, their weighted sum and the residual sum; weights.
+    assert bytes_['attention'] == 2 * (5 * width + heads * keys * 4)
     # A layer: relu's sign and output, the residual sum. Once: relu's zeros, and what the final
     # norm reads.
     assert bytes_['feed_forward'] == 2 * (width + 256 + inner) + inner + width

@@ -86,9 +86,10 @@ def head_logits(products: Array, arguments: AttentionArguments) -> Array:
 def head_mask(arguments: AttentionArguments) -> Array | None:
     """`allowed_keys`, broadcastable to `head_logits`."""
     allowed = allowed_keys(arguments)
-    if allowed is None or allowed.shape[:2] == (1, 1):
-        return None if allowed is None else allowed[0, 0]
-    return by_query_head(allowed, arguments)
+    if allowed is None:
+        return None
+    # The same for all heads, it is not to be broadcast: XLA's sums would leave their fast form.
+    return allowed[0, 0] if allowed.shape[:2] == (1, 1) else by_query_head(allowed, arguments)
 
 
 def dropped_by_head(weights: Array, arguments: AttentionArguments) -> Array:

@@ -2,7 +2,8 @@
 
 The forward pass keeps a running maximum and sum for each query (Milakov and Gimelshein 2018; Rabe
 and Staats 2021). The backward pass computes every block again from the output and the log-sum-exp,
-all that is kept beside the arguments (Dao et al. 2022, algorithms 1 and 4).
+all that is kept beside the arguments (Dao et al. 2022, algorithms 1 and 4). Both go slice by slice
+of rows and heads; a slice is cut into blocks, or, where all keys are few, into strips of queries.
 """
 
 import functools
@@ -109,7 +110,7 @@ def _forward(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
         where = slice_place(n, a, grid)
         if places:
             return put(AXES.query, results, _in_strips(cut(AXES, a, where), places), where)
-        return _put_slice(results, a, where, grid)
+        return _put_blocks(results, a, where, grid)
 
     results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
     return lax.fori_loop(0, grid.slices, step, results)
@@ -124,7 +125,7 @@ def _in_strips(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array
     return jax.tree.map(lambda *x: jnp.concatenate(x, 1), *parts)
 
 
-def _put_slice(results, a: AttentionArguments, where: Place, grid: Grid):
+def _put_blocks(results, a: AttentionArguments, where: Place, grid: Grid):
     """The results with those of one slice: for each block of queries, over those of keys."""
     of_queries, of_keys = block_bounds(cut(AXES, a, where), grid)
 
@@ -209,7 +210,7 @@ def _backward(others, floats, output, residual, gradient, places):
     rows = gradient, residual, delta
 
     def step(n, gradients):
-        add = functools.partial(_add_strips, places=places) if places else _add_slice
+        add = functools.partial(_add_strips, places=places) if places else _add_blocks
         return add(gradients, floats, others, rows, slice_place(n, a, grid), grid)
 
     gradients = lax.fori_loop(0, grid.slices, step, _zeros(floats))
@@ -244,7 +245,7 @@ def _add_strips(gradients, floats, others, rows, where: Place, grid: Grid, place
     return rest._replace(query=query, key=key, value=value)
 
 
-def _add_slice(gradients, floats, others, rows, where: Place, grid: Grid):
+def _add_blocks(gradients, floats, others, rows, where: Place, grid: Grid):
     """The gradients with those of one slice: for each block of keys, over those of queries."""
     a = _join(floats, others)
     of_queries, of_keys = block_bounds(cut(AXES, a, where), grid)

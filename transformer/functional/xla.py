@@ -68,14 +68,14 @@ def _attend(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
 
 @jax.custom_jvp
 def _softmax(logits: Array, allowed: Array | None, sinks: Array | None) -> tuple[Array, Array]:
-    """Weights [B, N, T, S] over the allowed keys and residual [B, N, T, 1].
+    """Weights [..., T, S] over the allowed keys and residual [..., T, 1].
 
     The derivative is written in the weights: of its own XLA would keep logits as well.
     """
     if allowed is not None:
         logits = jnp.where(allowed, logits, MASKED)
     # Above what is masked: all exponentials of a query without a key are 0.
-    maximum = logits.max(-1, keepdims=True, initial=MASKED / 2)  # [B, N, T, 1]
+    maximum = logits.max(-1, keepdims=True, initial=MASKED / 2)  # [..., T, 1]
     if sinks is not None:
         maximum = jnp.maximum(maximum, sinks)
     weights = jnp.exp(logits - maximum)
@@ -90,7 +90,7 @@ def _softmax(logits: Array, allowed: Array | None, sinks: Array | None) -> tuple
 def _softmax_jvp(primals, tangents):
     (weights, residual), sinks = _softmax(*primals), primals[2]
     change = weights * tangents[0]
-    total = change.sum(-1, keepdims=True)  # [B, N, T, 1]
+    total = change.sum(-1, keepdims=True)  # [..., T, 1]
     if sinks is not None:
         total += jnp.exp(sinks - residual) * tangents[2]
     return (weights, residual), (change - weights * total, total)
