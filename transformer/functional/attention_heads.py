@@ -68,11 +68,21 @@ def head_products(query: Array, key: Array, dtype: DTypeLike) -> Array:
     """query key^T: [..., T, S] of [..., T, H] and [..., S, H], written as XLA's CPU backend likes.
 
     Of few queries the keys, which are read once, come first; of many their gradient needs no
-    transposed copy if they come last.
+    transposed copy if they come last. For few there is one more axis: XLA then reads a cache in
+    place, here and in `head_sums`.
     """
-    if query.shape[-2] < FEW_QUERIES:
-        return jnp.einsum('...SH,...TH->...ST', key, query, preferred_element_type=dtype).mT
-    return jnp.einsum('...TH,...SH->...TS', query, key, preferred_element_type=dtype)
+    if query.shape[-2] >= FEW_QUERIES:
+        return jnp.einsum('...TH,...SH->...TS', query, key, preferred_element_type=dtype)
+    query, key = query[None], key[None]
+    return jnp.einsum('...SH,...TH->...ST', key, query, preferred_element_type=dtype).mT[0]
+
+
+def head_sums(weights: Array, value: Array, dtype: DTypeLike) -> Array:
+    """weights value: [..., T, V] of [..., T, S] and [..., S, V]."""
+    if weights.shape[-2] >= FEW_QUERIES:
+        return jnp.einsum('...TS,...SV->...TV', weights, value, preferred_element_type=dtype)
+    weights, value = weights[None], value[None]
+    return jnp.einsum('...TS,...SV->...TV', weights, value, preferred_element_type=dtype)[0]
 
 
 def head_logits(products: Array, arguments: AttentionArguments) -> Array:

@@ -13,6 +13,7 @@ from transformer.functional.attention_heads import (
     head_logits,
     head_mask,
     head_products,
+    head_sums,
     long_query,
 )
 from transformer.functional.attention_strips import is_cut, strips
@@ -59,7 +60,7 @@ def _attend(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     weights, residual = _softmax(logits, head_mask(a), sinks)
     # Not rounded to the value's dtype: nor is then the gradient of a sharp, low-precision row.
     kept = dropped_by_head(weights, a).reshape(*batch, G * T, S)
-    output = jnp.einsum('...TS,...SV->...TV', kept, a.value, preferred_element_type=dtype)
+    output = head_sums(kept, a.value, dtype)
     heads = len(a.rows), len(a.heads), T
     residual = jax.lax.stop_gradient(residual).reshape(heads)
     output = output.reshape(*heads, V).astype(a.query.dtype)
