@@ -93,3 +93,13 @@ def test_finite_contents_of_masked_slots_have_no_influence():
         by_huge, gradients(query, key, value, key_value_seq_lengths=lengths), strict=True
     ):
         np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize('implementation', ['xla', 'blockwise'])
+def test_a_low_finite_bias_on_every_key_leaves_the_query_its_keys(implementation):
+    """Half of the least number takes up the logits, and all keys are alike."""
+    query, key, value = inputs()
+    bias = np.full((1, 1, 1, S), np.finfo(np.float32).min / 2)
+    output = dot_product_attention(query, key, value, bias=bias, implementation=implementation)
+    mean = np.repeat(value.mean(1, keepdims=True), N // value.shape[2], axis=2)  # [B, 1, N, V]
+    np.testing.assert_allclose(output, np.broadcast_to(mean, output.shape), rtol=1e-5, atol=1e-6)

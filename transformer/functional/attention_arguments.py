@@ -62,12 +62,6 @@ class AttentionArguments(NamedTuple):
         return self.query_positions is self.query_indices and self.key_positions is self.key_indices
 
 
-def masked_logits(logits: Array, arguments: AttentionArguments) -> Array:
-    """`scaled_logits`, but MASKED those of masked keys; a bias may take them lower, to -inf."""
-    logits, allowed = scaled_logits(logits, arguments), allowed_keys(arguments)
-    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
-
-
 def scaled_logits(logits: Array, arguments: AttentionArguments) -> Array:
     """Scales, caps and biases the products query key^T [B, N, T, S]."""
     a = arguments

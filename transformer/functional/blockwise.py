@@ -44,7 +44,7 @@ from transformer.functional.attention_strips import strips_of_slices
 
 
 def blockwise_attention(arguments: AttentionArguments) -> tuple[Array, Array]:
-    """Attention with no more than a block of logits in memory, forward and backward.
+    """Attention with no more than the logits of a block, or of a slice of heads, in memory.
 
     Its gradient may be differentiated in forward mode, but not in reverse mode once more.
 

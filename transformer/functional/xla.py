@@ -75,8 +75,8 @@ def _softmax(logits: Array, allowed: Array | None, sinks: Array | None) -> tuple
     """
     if allowed is not None:
         logits = jnp.where(allowed, logits, MASKED)
-    # Above what is masked: all exponentials of a query without a key are 0.
-    maximum = logits.max(-1, keepdims=True, initial=MASKED / 2)  # [..., T, 1]
+    # A little above what is masked: all exponentials of a query without a key are 0.
+    maximum = logits.max(-1, keepdims=True, initial=0.999 * MASKED)  # [..., T, 1]
     if sinks is not None:
         maximum = jnp.maximum(maximum, sinks)
     weights = jnp.exp(logits - maximum)
