@@ -28,6 +28,8 @@ from transformer.functional.attention import dot_product_attention
 TABLE = BIAS.reshape(-1, N)[:7]
 # Each once in blocks of one key head, or of all heads and rows.
 CASES = {
+    'every key, block by block': (1, {}),
+    'every key, all heads in a block': (1000, {}),
     'causal, alibi and sinks': (
         1,
         {'is_causal': True, 'bias': (alibi, SLOPES), 'sinks': SINKS, 'scale': 0.3},
@@ -99,7 +101,7 @@ def assert_close(mine, others, tolerance):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of four queries and keys, of which 6 make one and a half."""
-    monkeypatch.setattr(attention_blocks, 'SIDE', 4)
+    monkeypatch.setattr(attention_blocks, 'CPU_SIDE', 4)
     monkeypatch.setattr(attention_blocks, 'CPU_BUDGET', 1)
 
 

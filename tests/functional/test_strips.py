@@ -74,7 +74,7 @@ def all_gradients(arrays, implementation, variables, **arguments):
 @pytest.mark.parametrize('feature', [name for name in FEATURES if name != 'alibi and sinks'])
 def test_slices_of_heads_in_strips_equal_all_queries_at_once(monkeypatch, feature, bounds, S):
     monkeypatch.setattr(attention_strips, 'OF_SLICE', 4)  # two strips, of 5 and 6
-    monkeypatch.setattr(attention_blocks, 'CPU_BUDGET', 2 * 6 * S)  # of one head
+    monkeypatch.setattr(attention_blocks, 'CPU_BUDGET_OF_STRIPS', 2 * 6 * S)  # of one head
     rest = dict(FEATURES[feature], **bounds)
     with jax.enable_x64(True):
         variables = {'sinks': jnp.asarray(SINKS, jnp.float64), 'scale': jnp.float64(0.3)}

@@ -10,11 +10,14 @@ from transformer.functional.attention_arguments import AttentionArguments
 from transformer.functional.attention_heads import on_cpu
 from transformer.functional.masks import combine_masks
 
-# Queries and keys of a block: on a CPU, few enough that its logits stay in the cache of a core.
-SIDE = 512
-# Logits of a block, over all its rows and heads.
-CPU_BUDGET = 2**18
+# The most queries and keys of a block.
+ACCELERATOR_SIDE = 512
+CPU_SIDE = 1024  # an operation on less takes little longer
+# Logits of a block, over all its rows and heads; on a CPU of all arrays of them that are in memory
+# at a time, or of the largest strip.
 ACCELERATOR_BUDGET = 2**26
+CPU_BUDGET = 2**20
+CPU_BUDGET_OF_STRIPS = 2**18
 
 # The axes of each field, one letter each: B, T, N, S, K = N / G, and . for those never cut. A
 # field may lack leading axes, and an axis of size 1 is for all.
@@ -55,24 +58,28 @@ class Grid(NamedTuple):
     keys: int  # of S in a block
 
 
-def choose_grid(arguments: AttentionArguments, strips: list[Place]) -> Grid:
+def choose_grid(arguments: AttentionArguments, strips: list[Place], arrays: int) -> Grid:
     """The largest blocks within the budget: first queries and keys, then heads, then rows.
 
-    Of strips, if there are any, the largest is the block.
+    Args:
+        strips: of which, if there are any, the largest is the block.
+        arrays: of the size of a block's logits, as are in memory at a time.
     """
     (B, _, N, _), K = arguments.query.shape, arguments.key.shape[2]
-    G = N // K
+    G, budget = N // K, _budget(strips, arrays)
     if strips:
         queries, keys = (max(place[axis][1] for place in strips) for axis in 'TS')
     else:
-        queries, keys = _sides(arguments)
-    kv_heads = max(_least_heads(arguments), _divisor(K, _budget() // (G * queries * keys)))
-    rows = _divisor(B, _budget() // (G * queries * keys * K)) if kv_heads == K else 1
+        queries, keys = _sides(arguments, budget)
+    kv_heads = max(_least_heads(arguments), _divisor(K, budget // (G * queries * keys)))
+    rows = _divisor(B, budget // (G * queries * keys * K)) if kv_heads == K else 1
     return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
 
 
-def _budget() -> int:
-    return CPU_BUDGET if on_cpu() else ACCELERATOR_BUDGET
+def _budget(strips: list[Place], arrays: int) -> int:
+    if not on_cpu():
+        return ACCELERATOR_BUDGET
+    return CPU_BUDGET_OF_STRIPS if strips else CPU_BUDGET // arrays
 
 
 def _least_heads(arguments: AttentionArguments) -> int:
@@ -80,17 +87,18 @@ def _least_heads(arguments: AttentionArguments) -> int:
     return arguments.key.shape[2] if arguments.bias_fn else 1
 
 
-def _sides(arguments: AttentionArguments) -> tuple[int, int]:
-    """Queries and keys of a block. Far wider than the window it would be masked for the most."""
+def _sides(arguments: AttentionArguments, budget: int) -> tuple[int, int]:
+    """Queries and keys of a block. Wider than half the window it would be masked for the most."""
     (T, N), (S, K) = arguments.query.shape[1:3], arguments.key.shape[1:3]
     heads = _least_heads(arguments) * N // K
     window = 1 + sum(arguments.window) if arguments.window else S
-    side = SIDE
-    while side > 128 and side > window:
+    side = CPU_SIDE if on_cpu() else ACCELERATOR_SIDE
+    while side > 128 and 2 * side > window:
         side //= 2
-    while side > 64 and heads * min(side, T) * min(side, S) > _budget():
-        side //= 2
-    return _even_size(T, side), _even_size(S, side)
+    queries = keys = side
+    while queries > 64 and heads * min(queries, T) * min(keys, S) > budget:
+        queries, keys = keys // 2, queries
+    return _even_size(T, max(queries, keys)), _even_size(S, min(queries, keys))
 
 
 def _even_size(length: int, limit: int) -> int:
@@ -141,9 +149,9 @@ def without_repeats(
     """Block (i, j) with those keys masked, and queries but for i None, that another block has."""
     mask = block.mask
     if whole.key_indices.size % grid.keys:
-        mask = combine_masks(mask, block.key_indices >= j * grid.keys)
+        mask = combine_masks(mask, (block.key_indices >= j * grid.keys)[None, None, None])
     if i is not None and whole.query_indices.size % grid.queries:
-        mask = combine_masks(mask, (block.query_indices >= i * grid.queries)[:, None])
+        mask = combine_masks(mask, (block.query_indices >= i * grid.queries)[None, None, :, None])
     return block._replace(mask=mask)
 
 

@@ -29,7 +29,7 @@ def on_cpu() -> bool:
 def by_heads(arguments: AttentionArguments) -> AttentionArguments:
     """The same with query [..., G, T, H], key [..., S, H] and value [..., S, V].
 
-    ... are B K on a CPU, else B, K. `arguments.rows` and `arguments.heads` still count B and N.
+    ... are B K on a CPU, and nothing if that is 1; else B, K. `arguments.rows` and `arguments.heads` still count B and N.
     """
     key, value = map(keys_by_heads, (arguments.key, arguments.value))
     query = rows_by_heads(arguments.query, arguments.key.shape[2])
@@ -48,8 +48,12 @@ def rows_by_heads(x: Array, kv_heads: int) -> Array:
 
 
 def _merged(x: Array) -> Array:
-    """The first two axes of `x` as one on a CPU."""
-    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) if on_cpu() else x
+    """The first two axes of `x` as one on a CPU, and as none if both are 1."""
+    if not on_cpu():
+        return x
+    B, N, *rest = x.shape
+    # With an axis of 1, XLA would not write exponentials over the logits that it makes without.
+    return x.reshape(rest if B * N == 1 else (B * N, *rest))
 
 
 def long_query(x: Array) -> Array:

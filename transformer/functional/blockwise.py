@@ -103,7 +103,8 @@ def _softmax_dtype(x: Array):
 
 
 def _forward(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
-    grid, dtype = choose_grid(a, places), _softmax_dtype(a.query)
+    # In the forward pass exponentials take the place of the logits.
+    grid, dtype = choose_grid(a, places, arrays=1), _softmax_dtype(a.query)
     rows, V = a.query.shape[:3], a.value.shape[3]
 
     def step(n, results):
@@ -203,7 +204,7 @@ def _finite(x: Array) -> Array:
 def _backward(others, floats, output, residual, gradient, places):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
     a = _join(floats, others)
-    grid = choose_grid(a, places)
+    grid = choose_grid(a, places, arrays=2)  # weights and their gradients
     sinks, floats = floats.sinks, floats._replace(sinks=None)
     # As a product of matrices: of one row XLA sums up what it multiplies 60 times as slowly.
     delta = jnp.einsum('BTNV,BTNV->BTN', gradient, output, precision='highest')[..., None]
