@@ -239,3 +239,21 @@ def checked_dropout_words(rate, key, B, batched) -> Array | None:
             f'dropout_key must be one key or one for each of {B} rows; got {words.shape[:-1]}.'
         )
     return words
+
+
+def split_arguments(condition: Callable[[Array], bool], tree: Any) -> tuple[Any, Any]:
+    """Two trees of one structure: the arrays that meet the condition, and the rest; else None."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
+    chosen = [hasattr(x, 'dtype') and condition(x) for x in leaves]
+    first = [x if flag else None for x, flag in zip(leaves, chosen, strict=True)]
+    second = [None if flag else x for x, flag in zip(leaves, chosen, strict=True)]
+    return structure.unflatten(first), structure.unflatten(second)
+
+
+def join_arguments(*trees: Any) -> Any:
+    """The tree that was split."""
+
+    def present(*leaves):
+        return next((x for x in leaves if x is not None), None)
+
+    return jax.tree.map(present, *trees, is_leaf=lambda x: x is None)

@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer.functional.attention_arguments import (
+    MASKED,
     AttentionArguments,
     allowed_keys,
     dropped_weights,
@@ -29,7 +30,8 @@ def on_cpu() -> bool:
 def by_heads(arguments: AttentionArguments) -> AttentionArguments:
     """The same with query [..., G, T, H], key [..., S, H] and value [..., S, V].
 
-    ... are B K on a CPU, and nothing if that is 1; else B, K. `arguments.rows` and `arguments.heads` still count B and N.
+    ... are B K on a CPU, and nothing if that is 1; else B, K. `arguments.rows` and
+    `arguments.heads` still count B and N.
     """
     key, value = map(keys_by_heads, (arguments.key, arguments.value))
     query = rows_by_heads(arguments.query, arguments.key.shape[2])
@@ -113,3 +115,20 @@ def dropped_by_head(weights: Array, arguments: AttentionArguments) -> Array:
         return weights
     whole = weights.reshape(len(a.rows), len(a.heads), *weights.shape[-2:])
     return dropped_weights(whole, a).reshape(weights.shape)
+
+
+def masked_logits(products: Array, arguments: AttentionArguments) -> Array:
+    """`head_logits` of products [..., G T, S], `MASKED` where a query may not attend to a key."""
+    logits, allowed = head_logits(products, arguments), head_mask(arguments)
+    return logits if allowed is None else jnp.where(allowed, logits, MASKED)
+
+
+def by_tokens(x: Array, arguments: AttentionArguments) -> Array:
+    """The axes of `head_logits`, or [..., G, T, V], as [B, T, N, V]."""
+    rows, heads = len(arguments.rows), len(arguments.heads)
+    return x.reshape(rows, heads, *x.shape[-2:]).swapaxes(1, 2)
+
+
+def softmax_dtype(x: Array) -> jnp.dtype:
+    """At least float32."""
+    return jnp.promote_types(x.dtype, jnp.float32)

@@ -15,6 +15,7 @@ from transformer.functional.attention_heads import (
     head_products,
     head_sums,
     long_query,
+    softmax_dtype,
 )
 from transformer.functional.attention_strips import is_cut, strips
 
@@ -52,7 +53,7 @@ def _attend(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     """Output [B, N, T, V], residual [B, N, T] and weights [B, N, T, S] of arguments by heads."""
     a = arguments
     (*batch, G, T, _), (S, V) = a.query.shape, a.value.shape[-2:]
-    dtype = jnp.promote_types(a.query.dtype, jnp.float32)
+    dtype = softmax_dtype(a.query)
     logits = head_logits(head_products(long_query(a.query), a.key, dtype), a)
     sinks = a.sinks
     if sinks is not None:
