@@ -1,6 +1,7 @@
 """Blockwise attention: equal to the plain implementation, whatever the blocks; what it skips."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -171,6 +172,19 @@ def test_nothing_is_of_the_size_of_the_logits():
     }
     assert largest('blockwise', **arguments) <= max(2 * L * 8, attention_blocks.CPU_BUDGET)
     assert largest('xla', **arguments) == 2 * L**2
+
+
+@pytest.mark.parametrize('arrays', [1, 2])
+@pytest.mark.parametrize('groups', [1, 4])
+@pytest.mark.parametrize('lengths', [(8192, 8192), (8192, 256), (256, 8192), (3000, 1000)])
+def test_a_block_is_within_the_budget_and_half_of_it_is_used(lengths, groups, arrays):
+    T, S = lengths
+    shapes = {'query': (1, T, 8, 64), 'key': (1, S, 8 // groups, 64)}
+    shapes = {name: jax.ShapeDtypeStruct(x, np.float32) for name, x in shapes.items()}
+    arguments = types.SimpleNamespace(**shapes, window=None, bias_fn=None)
+    grid = attention_blocks.choose_grid(arguments, [], arrays)
+    budget = attention_blocks.CPU_BUDGET // arrays
+    assert 0.4 * budget <= grid.kv_heads * groups * grid.queries * grid.keys <= budget
 
 
 # Transformations.

@@ -242,7 +242,7 @@ def checked_dropout_words(rate, key, B, batched) -> Array | None:
 
 
 def split_arguments(condition: Callable[[Array], bool], tree: Any) -> tuple[Any, Any]:
-    """Two trees of one structure: the arrays that meet the condition, and the rest; else None."""
+    """The arrays that meet the condition, and all else: two trees, None where the other has it."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
     chosen = [hasattr(x, 'dtype') and condition(x) for x in leaves]
     first = [x if flag else None for x, flag in zip(leaves, chosen, strict=True)]
@@ -251,7 +251,7 @@ def split_arguments(condition: Callable[[Array], bool], tree: Any) -> tuple[Any,
 
 
 def join_arguments(*trees: Any) -> Any:
-    """The tree that was split."""
+    """The tree that `split_arguments` split."""
 
     def present(*leaves):
         return next((x for x in leaves if x is not None), None)

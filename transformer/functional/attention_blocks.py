@@ -62,8 +62,8 @@ def choose_grid(arguments: AttentionArguments, strips: list[Place], arrays: int)
     """The largest blocks within the budget: first queries and keys, then heads, then rows.
 
     Args:
-        strips: of which, if there are any, the largest is the block.
-        arrays: of the size of a block's logits, as are in memory at a time.
+        strips: the largest, if there are any, is the block.
+        arrays: how many of a block's size are in memory at a time.
     """
     (B, _, N, _), K = arguments.query.shape, arguments.key.shape[2]
     G, budget = N // K, _budget(strips, arrays)
@@ -91,14 +91,17 @@ def _sides(arguments: AttentionArguments, budget: int) -> tuple[int, int]:
     """Queries and keys of a block. Wider than half the window it would be masked for the most."""
     (T, N), (S, K) = arguments.query.shape[1:3], arguments.key.shape[1:3]
     heads = _least_heads(arguments) * N // K
-    window = 1 + sum(arguments.window) if arguments.window else S
     side = CPU_SIDE if on_cpu() else ACCELERATOR_SIDE
-    while side > 128 and 2 * side > window:
-        side //= 2
+    if arguments.window:
+        while side > 128 and 2 * side > 1 + sum(arguments.window):
+            side //= 2
     queries = keys = side
     while queries > 64 and heads * min(queries, T) * min(keys, S) > budget:
-        queries, keys = keys // 2, queries
-    return _even_size(T, max(queries, keys)), _even_size(S, min(queries, keys))
+        if keys == queries:
+            keys //= 2
+        else:
+            queries //= 2
+    return _even_size(T, queries), _even_size(S, keys)
 
 
 def _even_size(length: int, limit: int) -> int:

@@ -65,7 +65,7 @@ def long_query(x: Array) -> Array:
 
 
 def by_query_head(x: Array, arguments: AttentionArguments) -> Array:
-    """[B or 1, N or 1, ...] as [B N, ...] on a CPU, else as [B, N, ...]."""
+    """[B or 1, N or 1, ...] as the leading axes of `head_logits`, ...."""
     B, N = len(arguments.rows), len(arguments.heads)
     return _merged(jnp.broadcast_to(x, (B, N, *x.shape[2:])))
 
@@ -92,7 +92,11 @@ def head_sums(weights: Array, value: Array, dtype: DTypeLike) -> Array:
 
 
 def head_logits(products: Array, arguments: AttentionArguments) -> Array:
-    """Scales, caps and biases products [..., G T, S]: [B N, T, S] on a CPU, else [B, N, T, S]."""
+    """Scales, caps and biases products [..., G T, S].
+
+    Returns:
+        [B N, T, S] on a CPU, [T, S] if B N is 1; else [B, N, T, S].
+    """
     a, has_bias = arguments, arguments.bias is not None or arguments.bias_fn is not None
     whole = len(a.rows), len(a.heads), len(a.query_indices), products.shape[-1]  # [B, N, T, S]
     logits = scaled_logits(products.reshape(whole) if has_bias else products, a)
@@ -123,8 +127,13 @@ def masked_logits(products: Array, arguments: AttentionArguments) -> Array:
     return logits if allowed is None else jnp.where(allowed, logits, MASKED)
 
 
+def finite(x: Array) -> Array:
+    """`x`, or 0 for a query that has no key: exponentials of its masked logits then are 0."""
+    return jnp.where(x == MASKED, 0, x)
+
+
 def by_tokens(x: Array, arguments: AttentionArguments) -> Array:
-    """The axes of `head_logits`, or [..., G, T, V], as [B, T, N, V]."""
+    """[X, T, V], with X the leading axes of `head_logits`, or [..., G, T, V], as [B, T, N, V]."""
     rows, heads = len(arguments.rows), len(arguments.heads)
     return x.reshape(rows, heads, *x.shape[-2:]).swapaxes(1, 2)
 

@@ -25,6 +25,7 @@ from transformer.functional.attention_heads import (
     by_heads,
     by_tokens,
     dropped_by_head,
+    finite,
     head_products,
     keys_by_heads,
     long_query,
@@ -32,7 +33,6 @@ from transformer.functional.attention_heads import (
     rows_by_heads,
     softmax_dtype,
 )
-from transformer.functional.blockwise_forward import finite
 
 
 def backward(others, floats, output, residual, gradient, places):

@@ -24,6 +24,7 @@ from transformer.functional.attention_heads import (
     by_query_head,
     by_tokens,
     dropped_by_head,
+    finite,
     head_products,
     long_query,
     masked_logits,
@@ -78,7 +79,7 @@ def _put_blocks(results, a: AttentionArguments, where: Place, grid: Grid):
 def _no_keys(a: AttentionArguments) -> tuple[Array, Array, Array]:
     """Before any key: maximum and total [X, T, 1] and the sum of values [X, T, V].
 
-    X stands for the axes of `head_logits`: B N, or B, N.
+    X stands for the leading axes of `head_logits`.
     """
     dtype = softmax_dtype(a.query)
     zeros = by_query_head(jnp.zeros((1, 1, a.query.shape[-2], a.value.shape[-1]), dtype), a)
@@ -114,8 +115,3 @@ def _finished(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Array, A
     total = jnp.where(empty, 1, total)
     residual = jnp.where(empty, MASKED, maximum + jnp.log(total))
     return by_tokens(output / total, a), by_tokens(residual, a)
-
-
-def finite(x: Array) -> Array:
-    """`x`, or 0 for a query that has no key: exponentials of its masked logits then are 0."""
-    return jnp.where(x == MASKED, 0, x)
