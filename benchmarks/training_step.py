@@ -26,7 +26,7 @@ def make_ours(shape: Shape) -> Job:
     from transformer.flops import count_parameters, training_flops_per_token
 
     # Of model.remat's policies the fastest here: see benchmarks/remat.py.
-    experiment = gpt2.make_ours(shape, scan=True, remat='dots_saveable')
+    experiment = gpt2.make_ours(shape, scan=True, remat='dots_with_no_batch_dims_saveable')
     tokens, targets = gpt2.make_tokens(shape)
     batch = experiment.data.train.batch(0) | {'tokens': tokens, 'targets': targets}
     batch = experiment.parallel.split(batch)

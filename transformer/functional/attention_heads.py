@@ -91,6 +91,14 @@ def head_sums(weights: Array, value: Array, dtype: DTypeLike) -> Array:
     return jnp.einsum('...TS,...SV->...TV', weights, value, preferred_element_type=dtype)[0]
 
 
+def as_left_factor(x: Array) -> Array:
+    """[..., T, H] as [..., H, T], to multiply [..., T, S] from the left.
+
+    On a CPU a copy: XLA's fast products contract the last axis of their first factor as it lies.
+    """
+    return jax.lax.optimization_barrier(x.mT) if on_cpu() else x.mT
+
+
 def head_logits(products: Array, arguments: AttentionArguments) -> Array:
     """Scales, caps and biases products [..., G T, S].
 

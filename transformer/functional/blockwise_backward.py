@@ -22,6 +22,7 @@ from transformer.functional.attention_blocks import (
     without_repeats,
 )
 from transformer.functional.attention_heads import (
+    as_left_factor,
     by_heads,
     by_tokens,
     dropped_by_head,
@@ -135,8 +136,8 @@ def _block_gradients(others, floats, rows):
     kept = kept.reshape(of_kept.shape)
     return variables._replace(
         query=jnp.einsum('...TS,...SH->...TH', of_products, key).reshape(floats.query.shape),
-        key=jnp.einsum('...TH,...TS->...HS', query, of_products),
-        value=jnp.einsum('...TV,...TS->...VS', gradient, kept),
+        key=jnp.einsum('...HT,...TS->...HS', as_left_factor(query), of_products),
+        value=jnp.einsum('...VT,...TS->...VS', as_left_factor(gradient), kept),
     )
 
 
