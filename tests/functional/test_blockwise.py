@@ -174,16 +174,15 @@ def test_nothing_is_of_the_size_of_the_logits():
     assert largest('xla', **arguments) == 2 * L**2
 
 
-@pytest.mark.parametrize('arrays', [1, 2])
 @pytest.mark.parametrize('groups', [1, 4])
 @pytest.mark.parametrize('lengths', [(8192, 8192), (8192, 256), (256, 8192), (3000, 1000)])
-def test_a_block_is_within_the_budget_and_half_of_it_is_used(lengths, groups, arrays):
+def test_a_block_is_within_the_budget_and_half_of_it_is_used(lengths, groups):
     T, S = lengths
     shapes = {'query': (1, T, 8, 64), 'key': (1, S, 8 // groups, 64)}
     shapes = {name: jax.ShapeDtypeStruct(x, np.float32) for name, x in shapes.items()}
     arguments = types.SimpleNamespace(**shapes, window=None, bias_fn=None)
-    grid = attention_blocks.choose_grid(arguments, [], arrays)
-    budget = attention_blocks.CPU_BUDGET // arrays
+    grid = attention_blocks.choose_grid(arguments, [])
+    budget = attention_blocks.CPU_BUDGET
     assert 0.4 * budget <= grid.kv_heads * groups * grid.queries * grid.keys <= budget
 
 
@@ -261,4 +260,5 @@ def test_beside_arguments_and_gradients_there_are_blocks_alone():
 
     memory = jax.jit(outputs).lower(x, x, x, x).compile().memory_analysis()
     assert memory.output_size_in_bytes == pytest.approx(4 * 2**25, rel=0.01)
-    assert memory.temp_size_in_bytes < 2**25 / 4
+    # Two blocks of float32, and some numbers of each query.
+    assert memory.temp_size_in_bytes < 3 * 4 * attention_blocks.CPU_BUDGET

@@ -13,8 +13,8 @@ from transformer.functional.masks import combine_masks
 # The most queries and keys of a block.
 ACCELERATOR_SIDE = 512
 CPU_SIDE = 1024  # an operation on less takes little longer
-# Logits of a block, over all its rows and heads; on a CPU of all arrays of them that are in memory
-# at a time, or of the largest strip.
+# Logits of a block, over all its rows and heads, or of the largest strip. The backward pass has two
+# such arrays in memory at a time, the forward pass one or, of more than one head, two.
 ACCELERATOR_BUDGET = 2**26
 CPU_BUDGET = 2**20
 CPU_BUDGET_OF_STRIPS = 2**18
@@ -58,15 +58,14 @@ class Grid(NamedTuple):
     keys: int  # of S in a block
 
 
-def choose_grid(arguments: AttentionArguments, strips: list[Place], arrays: int) -> Grid:
+def choose_grid(arguments: AttentionArguments, strips: list[Place]) -> Grid:
     """The largest blocks within the budget: first queries and keys, then heads, then rows.
 
     Args:
         strips: the largest, if there are any, is the block.
-        arrays: how many of a block's size are in memory at a time.
     """
     (B, _, N, _), K = arguments.query.shape, arguments.key.shape[2]
-    G, budget = N // K, _budget(strips, arrays)
+    G, budget = N // K, _budget(strips)
     if strips:
         queries, keys = (max(place[axis][1] for place in strips) for axis in 'TS')
     else:
@@ -76,10 +75,10 @@ def choose_grid(arguments: AttentionArguments, strips: list[Place], arrays: int)
     return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
 
 
-def _budget(strips: list[Place], arrays: int) -> int:
+def _budget(strips: list[Place]) -> int:
     if not on_cpu():
         return ACCELERATOR_BUDGET
-    return CPU_BUDGET_OF_STRIPS if strips else CPU_BUDGET // arrays
+    return CPU_BUDGET_OF_STRIPS if strips else CPU_BUDGET
 
 
 def _least_heads(arguments: AttentionArguments) -> int:

@@ -39,7 +39,7 @@ from transformer.functional.attention_heads import (
 def backward(others, floats, output, residual, gradient, places):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
     a = join_arguments(floats, others)
-    grid = choose_grid(a, places, arrays=2)  # weights and their gradients
+    grid = choose_grid(a, places)
     sinks, floats = floats.sinks, floats._replace(sinks=None)
     # As a product of matrices: of one row XLA sums up what it multiplies 60 times as slowly.
     delta = jnp.einsum('BTNV,BTNV->BTN', gradient, output, precision='highest')[..., None]

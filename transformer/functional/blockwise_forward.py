@@ -34,8 +34,7 @@ from transformer.functional.attention_heads import (
 
 def forward(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
     """Output [B, T, N, V] and log-sum-exp [B, T, N, 1]; `places` of strips, or none for blocks."""
-    # In the forward pass exponentials take the place of the logits.
-    grid, dtype = choose_grid(a, places, arrays=1), softmax_dtype(a.query)
+    grid, dtype = choose_grid(a, places), softmax_dtype(a.query)
     rows, V = a.query.shape[:3], a.value.shape[3]
 
     def step(n, results):
