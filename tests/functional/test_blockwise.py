@@ -1,6 +1,7 @@
 """Blockwise attention: equal to the plain implementation, whatever the blocks; what it skips."""
 
 import functools
+import re
 import types
 
 import jax
@@ -262,3 +263,18 @@ def test_beside_arguments_and_gradients_there_are_blocks_alone():
     assert memory.output_size_in_bytes == pytest.approx(4 * 2**25, rel=0.01)
     # Two blocks of float32, and some numbers of each query.
     assert memory.temp_size_in_bytes < 3 * 4 * attention_blocks.CPU_BUDGET
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='other devices multiply either way')
+@pytest.mark.parametrize('is_causal', [True, False], ids=['strips', 'blocks'])
+def test_no_product_contracts_the_rows_of_its_first_factor(is_causal):
+    def loss(*arrays):
+        options = {'is_causal': is_causal, 'implementation': 'blockwise'}
+        return jnp.sin(dot_product_attention(*arrays, **options)).sum()
+
+    arrays = [jax.ShapeDtypeStruct((1, 512, 4, 64), np.float32)] * 3
+    program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*arrays).compile().as_text()
+    products = re.findall(r'= f32\[([\d,]+)\]\S* dot\(.*lhs_contracting_dims=\{(.*?)\}', program)
+    assert len(products) >= 6  # two forward and five backward, of which XLA may make one for all
+    for shape, contracted in products:
+        assert int(contracted) == shape.count(',')

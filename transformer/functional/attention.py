@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
@@ -23,6 +22,7 @@ from transformer.functional.attention_arguments import (
 )
 from transformer.functional.attention_strips import is_cut
 from transformer.functional.blockwise import blockwise_attention
+from transformer.functional.cpu import on_cpu
 from transformer.functional.projections import merge_heads, split_heads
 from transformer.functional.xla import xla_attention
 
@@ -216,7 +216,7 @@ def best_implementation(arguments: AttentionArguments, return_residual: bool) ->
     they prefer one large product, until its float32 logits take a GiB.
     """
     (B, T, N, _), S = arguments.query.shape, arguments.key.shape[1]
-    if jax.default_backend() == 'cpu':
+    if on_cpu():
         in_strips = is_cut(arguments) and T * S < 2**20 and B * N * T * S <= 2**21
         return 'blockwise' if T > 1 and T * S >= 2**18 and not in_strips else 'xla'
     by_blocks = 'blockwise' if T > 1 and B * N * T * S >= 2**28 else 'xla'

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from transformer.functional.attention_arguments import AttentionArguments
-from transformer.functional.attention_heads import on_cpu
+from transformer.functional.cpu import on_cpu
 from transformer.functional.masks import combine_masks
 
 # The most queries and keys of a block.
 ACCELERATOR_SIDE = 512
 CPU_SIDE = 1024  # an operation on less takes little longer
-# Logits of a block, over all its rows and heads, or of the largest strip. The backward pass has two
-# such arrays in memory at a time, the forward pass one or, of more than one head, two.
+# Logits of a block, over all its rows and heads, or of the largest strip. Of a single head at most
+# two such arrays are in memory at a time, of several three.
 ACCELERATOR_BUDGET = 2**26
 CPU_BUDGET = 2**20
 CPU_BUDGET_OF_STRIPS = 2**18

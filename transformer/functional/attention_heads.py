@@ -5,7 +5,6 @@ batches are one axis, for which XLA reads a cache in place and has its fast prod
 elsewhere rows and heads are an axis each, which may be sharded.
 """
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
@@ -17,14 +16,10 @@ from transformer.functional.attention_arguments import (
     dropped_weights,
     scaled_logits,
 )
+from transformer.functional.cpu import on_cpu
 
 # Fewer queries than these are multiplied as the steps of decoding are.
 FEW_QUERIES = 16
-
-
-def on_cpu() -> bool:
-    """Whether programs are for a CPU."""
-    return jax.default_backend() == 'cpu'
 
 
 def by_heads(arguments: AttentionArguments) -> AttentionArguments:
@@ -89,14 +84,6 @@ def head_sums(weights: Array, value: Array, dtype: DTypeLike) -> Array:
         return jnp.einsum('...TS,...SV->...TV', weights, value, preferred_element_type=dtype)
     weights, value = weights[None], value[None]
     return jnp.einsum('...TS,...SV->...TV', weights, value, preferred_element_type=dtype)[0]
-
-
-def as_left_factor(x: Array) -> Array:
-    """[..., T, H] as [..., H, T], to multiply [..., T, S] from the left.
-
-    On a CPU a copy: XLA's fast products contract the last axis of their first factor as it lies.
-    """
-    return jax.lax.optimization_barrier(x.mT) if on_cpu() else x.mT
 
 
 def head_logits(products: Array, arguments: AttentionArguments) -> Array:

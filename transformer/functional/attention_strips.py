@@ -4,7 +4,7 @@ import itertools
 
 from transformer.functional.attention_arguments import AttentionArguments
 from transformer.functional.attention_blocks import Place
-from transformer.functional.attention_heads import on_cpu
+from transformer.functional.cpu import on_cpu
 
 SHORTEST = 32  # queries of a strip
 # Queries of a strip of a slice, and the most products query x key of a head that are cut into such:

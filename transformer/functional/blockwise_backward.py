@@ -22,7 +22,6 @@ from transformer.functional.attention_blocks import (
     without_repeats,
 )
 from transformer.functional.attention_heads import (
-    as_left_factor,
     by_heads,
     by_tokens,
     dropped_by_head,
@@ -34,6 +33,7 @@ from transformer.functional.attention_heads import (
     rows_by_heads,
     softmax_dtype,
 )
+from transformer.functional.cpu import as_left_factor
 
 
 def backward(others, floats, output, residual, gradient, places):

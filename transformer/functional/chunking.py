@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from transformer.functional.cpu import as_left_factor, on_cpu
 from transformer.functional.projections import affine
 
 # (products, params, labels, numbers) -> (the sum to differentiate, further sums)
@@ -116,13 +117,11 @@ def _add_table_gradient(total, features, d_products):
     On a CPU a slice of the vocabulary at a time: the gradient of one chunk is as large as the total
     to which it is added, and read from memory again.
     """
-    if jax.default_backend() != 'cpu':
+    if not on_cpu():
         return total + jnp.matmul(d_products.T, features, preferred_element_type=total.dtype)
     V, D = total.shape
     size = min(max(CPU_SLICE // D, 1), V)
-    # XLA's fast products contract the last axis of their first factor. The barrier keeps it from
-    # taking the transposition back into the product.
-    columns = lax.optimization_barrier(features.T)  # [D, N]
+    columns = as_left_factor(features)  # [D, N]
 
     def add(start, size, total):
         d_slice = lax.dynamic_slice_in_dim(d_products, start, size, axis=1)  # [N, size]

@@ -8,12 +8,14 @@ from jax import Array, lax
 from jax.custom_derivatives import SymbolicZero
 from jax.typing import ArrayLike, DTypeLike
 
+from transformer.functional.cpu import on_cpu
+
 
 def affine(
     x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, dtype: DTypeLike | None = None
 ) -> Array:
     """x W + b with x [..., D], w [D, F], b [F]; summed up, and returned, in `dtype` if given."""
-    product = _cpu_product if jax.default_backend() == 'cpu' else _plain_product
+    product = _cpu_product if on_cpu() else _plain_product
     y = product(jnp.asarray(x), jnp.asarray(w), dtype)
     return y if b is None else y + b
 
