@@ -1,6 +1,7 @@
 """Attention in strips of queries, plain and by slices of heads, against all queries at once."""
 
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +74,7 @@ def all_gradients(arrays, implementation, variables, **arguments):
 @pytest.mark.parametrize('bounds', BOUNDS.values(), ids=BOUNDS)
 @pytest.mark.parametrize('feature', [name for name in FEATURES if name != 'alibi and sinks'])
 def test_slices_of_heads_in_strips_equal_all_queries_at_once(monkeypatch, feature, bounds, S):
-    monkeypatch.setattr(attention_strips, 'OF_SLICE', 4)  # two strips, of 5 and 6
+    monkeypatch.setattr(attention_strips, 'OF_BLOCK', 4)  # two strips, of 5 and 6
     monkeypatch.setattr(attention_blocks, 'CPU_BUDGET_OF_STRIPS', 2 * 6 * S)  # of one head
     rest = dict(FEATURES[feature], **bounds)
     with jax.enable_x64(True):
@@ -86,6 +87,57 @@ def test_slices_of_heads_in_strips_equal_all_queries_at_once(monkeypatch, featur
         strips = all_gradients(arrays, 'blockwise', variables, **rest)
     for one, other in zip(*map(jax.tree.leaves, (strips, whole)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize('lengths', [(5, 2), (2, 1)], ids=['two blocks', 'five blocks'])
+@pytest.mark.parametrize('feature', [name for name in FEATURES if name != 'alibi and sinks'])
+def test_strips_on_the_diagonal_and_blocks_below_it_equal_all_queries_at_once(
+    monkeypatch, feature, lengths
+):
+    of_block, of_strip = lengths
+    length = 10
+    rest = {'is_causal': True, **FEATURES[feature]}
+    if 'mask' in rest:
+        rest['mask'] = rest['mask'][:, :, :length]
+    monkeypatch.setattr(attention_strips, 'CPU_SIDE', of_block)
+    monkeypatch.setattr(attention_strips, 'OF_BLOCK', of_strip)
+    monkeypatch.setattr(attention_blocks, 'CPU_BUDGET', 1)  # blocks of one head
+    with jax.enable_x64(True):
+        variables = {'sinks': jnp.asarray(SINKS, jnp.float64), 'scale': jnp.float64(0.3)}
+        if 'bias' in rest:
+            variables['bias'] = jnp.asarray(rest.pop('bias')[:, :length])
+        arrays = inputs(length, length, dtype=np.float64)
+        whole = all_gradients(arrays, 'xla', variables, **rest)
+        monkeypatch.setattr(attention_strips, 'SHORTEST', 1)
+        blocks = all_gradients(arrays, 'blockwise', variables, **rest)
+    for one, other in zip(*map(jax.tree.leaves, (blocks, whole)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def strip_sides(T, S=None, heads=(4, 4), **arguments):
+    """Queries of each strip, and queries and keys of the block of which they are strips."""
+    shapes = {'query': (1, T, heads[0], 64), 'key': (1, S or T, heads[1], 64)}
+    shapes = {name: jax.ShapeDtypeStruct(x, np.float32) for name, x in shapes.items()}
+    rest = {'is_causal': True, 'window': None, 'bias_fn': None, 'by_index': True}
+    strips = attention_strips.strips_of_diagonal(
+        types.SimpleNamespace(**shapes, **rest | arguments)
+    )
+    ends = [max(sum(strip[axis]) for strip in strips) for axis in 'TS'] if strips else []
+    return {strip['T'][1] for strip in strips}, ends
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='other devices have no strips')
+def test_blocks_in_strips_are_equal_and_within_the_budget():
+    assert strip_sides(128) == (set(), [])
+    assert strip_sides(1024) == ({128}, [1024, 1024])
+    assert strip_sides(4096) == ({128}, [1024, 1024])
+    assert strip_sides(4096, heads=(8, 4)) == ({128}, [512, 512])
+    assert strip_sides(2500) == ({156, 157}, [625, 625])
+    assert strip_sides(2503) == (set(), [])  # a prime number, and too many for one block
+    assert strip_sides(1511) == ({137, 138}, [1511, 1511])
+    assert strip_sides(2048, S=1024) == ({128}, [2048, 1024])
+    assert strip_sides(2048, window=(256, 0)) == ({128}, [2048, 2048])
+    assert strip_sides(4096, window=(256, 0)) == (set(), [])
 
 
 @pytest.mark.parametrize(('length', 'is_in_strips'), [(128, False), (129, True), (4096, False)])

@@ -1,5 +1,7 @@
 """Blocks of attention: how an `AttentionArguments` is cut into them, and which may be skipped."""
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -54,31 +56,34 @@ class Grid(NamedTuple):
     rows: int  # of B in a slice
     kv_heads: int  # of K in a slice
     slices: int
+    slices_beside: int  # computed in one step of the loop over slices
     queries: int  # of T in a block
     keys: int  # of S in a block
+    strips: list[Place]  # into which a block on the diagonal is cut, where in it; or none
 
 
 def choose_grid(arguments: AttentionArguments, strips: list[Place]) -> Grid:
     """The largest blocks within the budget: first queries and keys, then heads, then rows.
 
     Args:
-        strips: the largest, if there are any, is the block.
+        strips: those of a block on the diagonal, if it is to be cut. What they cover is a block.
     """
-    (B, _, N, _), K = arguments.query.shape, arguments.key.shape[2]
-    G, budget = N // K, _budget(strips)
+    (B, T, N, _), (S, K) = arguments.query.shape, arguments.key.shape[1:3]
+    G, budget = N // K, CPU_BUDGET if on_cpu() else ACCELERATOR_BUDGET
     if strips:
-        queries, keys = (max(place[axis][1] for place in strips) for axis in 'TS')
+        queries, keys = (max(sum(place[axis]) for place in strips) for axis in 'TS')
     else:
         queries, keys = _sides(arguments, budget)
-    kv_heads = max(_least_heads(arguments), _divisor(K, budget // (G * queries * keys)))
-    rows = _divisor(B, budget // (G * queries * keys * K)) if kv_heads == K else 1
-    return Grid(rows, kv_heads, B // rows * (K // kv_heads), queries, keys)
-
-
-def _budget(strips: list[Place]) -> int:
-    if not on_cpu():
-        return ACCELERATOR_BUDGET
-    return CPU_BUDGET_OF_STRIPS if strips else CPU_BUDGET
+    logits, is_single = queries * keys, (queries, keys) == (T, S)
+    if strips and is_single:
+        logits = math.prod(max(place[axis][1] for place in strips) for axis in 'TS')
+        budget = CPU_BUDGET_OF_STRIPS
+    kv_heads = max(_least_heads(arguments), _divisor(K, budget // (G * logits)))
+    rows = _divisor(B, budget // (G * logits * K)) if kv_heads == K else 1
+    slices = B // rows * (K // kv_heads)
+    # XLA hands half of what is ready to another core once that is more than 8 operations.
+    beside = 2 if strips and is_single and len(strips) < 8 and slices % 2 == 0 else 1
+    return Grid(rows, kv_heads, slices, beside, queries, keys, strips)
 
 
 def _least_heads(arguments: AttentionArguments) -> int:
@@ -145,6 +150,16 @@ def block_place(i: int | Array, j: int | Array, arguments: AttentionArguments, g
     }
 
 
+def part_of(place: Place, part: Place) -> Place:
+    """Where a part of what lies at `place` lies, given where in it."""
+    return place | {axis: (place[axis][0] + first, size) for axis, (first, size) in part.items()}
+
+
+def beside_strips(arguments: AttentionArguments, grid: Grid) -> AttentionArguments:
+    """The arguments of blocks beside those in strips, of which causality leaves out nothing."""
+    return arguments._replace(is_causal=False) if grid.strips else arguments
+
+
 def without_repeats(
     block: AttentionArguments, i: Array | None, j: Array, whole: AttentionArguments, grid: Grid
 ) -> AttentionArguments:
@@ -187,6 +202,23 @@ def _region(axes: str, shape: tuple[int, ...], place: Place):
         for axis, size in zip(axes[-len(shape) :], shape, strict=True)
     ]
     return [jnp.int32(start) for start, _ in pairs], [size for _, size in pairs]
+
+
+def loop_over_slices(step: Callable, start: Any, arguments: AttentionArguments, grid: Grid) -> Any:
+    """`step(place, state)` for each slice."""
+
+    def at(n, state):
+        return step(slice_place(n, arguments, grid), state)
+
+    return lax.fori_loop(0, grid.slices, at, start, unroll=grid.slices_beside)
+
+
+def loop_beside_strips(
+    first: Array, last: Array, step: Callable, start: Any, count: int, grid: Grid
+) -> Any:
+    """`step(n, state)` for blocks, of `count` along an axis, but none in strips."""
+    # Of a loop over nothing XLA would still compute what does not depend on n.
+    return start if grid.strips and count == 1 else lax.fori_loop(first, last, step, start)
 
 
 def block_bounds(arguments: AttentionArguments, grid: Grid) -> tuple[Array, Array]:

@@ -53,6 +53,19 @@ def _merged(x: Array) -> Array:
     return x.reshape(rest if B * N == 1 else (B * N, *rest))
 
 
+def scales_query(arguments: AttentionArguments) -> bool:
+    """Whether not the logits are scaled but the query, of fewer numbers; half precision rounds."""
+    return arguments.query.dtype.itemsize >= 4
+
+
+def scaled_query(arguments: AttentionArguments) -> AttentionArguments:
+    """The same with the scale in the query, if `scales_query`."""
+    a = arguments
+    if not scales_query(a):
+        return a
+    return a._replace(query=a.query * jnp.asarray(a.scale, a.query.dtype), scale=1.0)
+
+
 def long_query(x: Array) -> Array:
     """[..., G, T, H] as [..., G T, H]."""
     *batch, G, T, H = x.shape

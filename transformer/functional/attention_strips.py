@@ -1,15 +1,16 @@
 """Strips of attention: some queries each, with no keys but those that they may attend to."""
 
 import itertools
+import math
 
 from transformer.functional.attention_arguments import AttentionArguments
-from transformer.functional.attention_blocks import Place
+from transformer.functional.attention_blocks import CPU_BUDGET, CPU_SIDE, Place
 from transformer.functional.cpu import on_cpu
 
 SHORTEST = 32  # queries of a strip
-# Queries of a strip of a slice, and the most products query x key of a head that are cut into such:
+# Queries of a strip of a block, and the most products query x key of a head that are cut into such:
 # each strip is a part of the program.
-OF_SLICE = 128
+OF_BLOCK = 128
 MOST_PRODUCTS = 2**22
 
 
@@ -24,13 +25,11 @@ def is_cut(arguments: AttentionArguments) -> bool:
     return is_bounded and is_long and a.query.dtype.itemsize >= 4 and on_cpu()
 
 
-def strips(arguments: AttentionArguments, most: int) -> list[Place]:
-    """Where queries and keys of each of at most `most` strips lie, if `is_cut`."""
-    a = arguments
-    T, S = a.query.shape[1], a.key.shape[1]
+def strips(arguments: AttentionArguments, T: int, S: int, most: int) -> list[Place]:
+    """Where each of at most `most` strips of the first T queries and S keys lies, if `is_cut`."""
     count = min(most, T // SHORTEST)
-    left, right = a.window or (T, S)
-    right = 0 if a.is_causal else right
+    left, right = arguments.window or (T, S)
+    right = 0 if arguments.is_causal else right
     edges = [T * n // count for n in range(count + 1)]
     places = []
     for first, end in itertools.pairwise(edges):
@@ -40,8 +39,17 @@ def strips(arguments: AttentionArguments, most: int) -> list[Place]:
     return places
 
 
-def strips_of_slices(arguments: AttentionArguments) -> list[Place]:
-    """The strips into which each slice of heads is cut, or none where blocks are to be taken."""
-    T, S = arguments.query.shape[1], arguments.key.shape[1]
-    is_small = OF_SLICE < T and T * S <= MOST_PRODUCTS and arguments.bias_fn is None
-    return strips(arguments, T // OF_SLICE) if is_small and is_cut(arguments) else []
+def strips_of_diagonal(arguments: AttentionArguments) -> list[Place]:
+    """The strips of each block that the diagonal crosses, or none where blocks are taken whole.
+
+    There are several blocks, square and equal, where causality alone leaves out keys; else one.
+    """
+    a = arguments
+    (T, N), (S, K) = a.query.shape[1:3], a.key.shape[1:3]
+    if T <= OF_BLOCK or a.bias_fn is not None or not is_cut(a):
+        return []
+    least = -(-T // min(CPU_SIDE, math.isqrt(CPU_BUDGET // (N // K))))
+    count = next((n for n in range(least, 2 * least) if T % n == 0), 1)
+    if T == S and a.is_causal and a.window is None:
+        T = S = T // count
+    return strips(a, T, S, T // OF_BLOCK) if T * S <= MOST_PRODUCTS else []

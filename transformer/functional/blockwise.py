@@ -17,7 +17,7 @@ from transformer.functional.attention_arguments import (
     join_arguments,
     split_arguments,
 )
-from transformer.functional.attention_strips import strips_of_slices
+from transformer.functional.attention_strips import strips_of_diagonal
 from transformer.functional.blockwise_backward import backward
 from transformer.functional.blockwise_forward import forward
 
@@ -33,7 +33,7 @@ def blockwise_attention(arguments: AttentionArguments) -> tuple[Array, Array]:
     floats, others = split_arguments(lambda x: jnp.issubdtype(x.dtype, jnp.floating), arguments)
     integers, fixed = split_arguments(lambda x: True, others)
     # Found here: within, the positions are no longer known to be the indices.
-    places = strips_of_slices(arguments)
+    places = strips_of_diagonal(arguments)
     output, residual = _attention(places, fixed, integers, floats)  # [B, T, N, V], [B, T, N, 1]
     return output.astype(arguments.query.dtype), lax.stop_gradient(residual)[..., 0]
 

@@ -1,6 +1,6 @@
 """The backward pass of attention by blocks."""
 
-import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,15 @@ from transformer.functional.attention_blocks import (
     BY_HEADS,
     Grid,
     Place,
+    beside_strips,
     block_bounds,
     block_place,
     blocks_that_meet,
     choose_grid,
     cut,
+    loop_beside_strips,
+    loop_over_slices,
     put,
-    slice_place,
     without_repeats,
 )
 from transformer.functional.attention_heads import (
@@ -27,98 +29,126 @@ from transformer.functional.attention_heads import (
     dropped_by_head,
     finite,
     head_products,
-    keys_by_heads,
     long_query,
     masked_logits,
     rows_by_heads,
+    scaled_query,
+    scales_query,
     softmax_dtype,
 )
 from transformer.functional.cpu import as_left_factor
 
 
-def backward(others, floats, output, residual, gradient, places):
+def backward(others, floats, output, residual, gradient, strips: list[Place]):
     """Gradients of `floats`, in their dtypes; `others` are the rest of the arguments."""
     a = join_arguments(floats, others)
-    grid = choose_grid(a, places)
-    sinks, floats = floats.sinks, floats._replace(sinks=None)
+    grid = choose_grid(a, strips)
     # As a product of matrices: of one row XLA sums up what it multiplies 60 times as slowly.
     delta = jnp.einsum('BTNV,BTNV->BTN', gradient, output, precision='highest')[..., None]
-    rows = gradient, residual, delta
+    rows, by_block = (gradient, residual, delta), floats._replace(sinks=None)
+    if scales_query(a):
+        by_block, others = by_block._replace(scale=None), others._replace(scale=1.0)
 
-    def step(n, gradients):
-        add = functools.partial(_add_strips, places=places) if places else _add_blocks
-        return add(gradients, floats, others, rows, slice_place(n, a, grid), grid)
+    def step(place, gradients):
+        return _add_slice(gradients, by_block, others, a, rows, place, grid)
 
-    gradients = lax.fori_loop(0, grid.slices, step, _zeros(floats))
-    if sinks is not None:
-        by_row = jnp.exp(sinks[:, None] - finite(residual)) * -delta
+    gradients = loop_over_slices(step, _zeros(by_block), a, grid)
+    if floats.sinks is not None:
+        by_row = jnp.exp(floats.sinks[:, None] - finite(residual)) * -delta
         gradients = gradients._replace(sinks=by_row.sum((0, 1, 3)))
-        floats = floats._replace(sinks=sinks)
+    if scales_query(a):
+        query = gradients.query  # of the scaled query
+        if floats.scale is not None:
+            gradients = gradients._replace(scale=(query * floats.query).sum())
+        gradients = gradients._replace(query=query * a.scale)
     return jax.tree.map(lambda x, like: x.astype(like.dtype), gradients, floats)
 
 
-def _add_strips(gradients, floats, others, rows, where: Place, grid: Grid, places: list[Place]):
-    """The gradients with those of one slice: the sums of its strips."""
-    others, heads = cut(AXES, others, where), by_heads(cut(AXES, floats, where))
-    rows = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, where)]
-    of_queries, of_keys = [], tuple(jnp.zeros_like(x.mT) for x in (heads.key, heads.value))
-    rest = gradients._replace(query=None, key=None, value=None)
-    for place in places:
-        strip = cut(AXES, others, place), cut(BY_HEADS, heads, place)
-        part = _block_gradients(*strip, cut(BY_HEADS.query, rows, place))
-        of_queries.append(part.query)
-        first, count = place['S']
-        of_keys = tuple(
-            total.at[..., first : first + count].add(x)
-            for total, x in zip(of_keys, (part.key, part.value), strict=True)
-        )
-        part = part._replace(query=None, key=None, value=None)
-        rest = _added(AXES, rest, part, where | place)
-    of_queries = by_tokens(jnp.concatenate(of_queries, axis=-2), others)
-    of_keys = tuple(_keys_by_tokens(x, grid) for x in of_keys)
-    key, value = put(AXES.key, (gradients.key, gradients.value), of_keys, where)
-    query = put(AXES.query, gradients.query, of_queries, where)
-    return rest._replace(query=query, key=key, value=value)
+def _add_slice(gradients, floats, others, a, rows, where: Place, grid: Grid):
+    """The gradients with those of one slice: for each block of queries, over those of keys.
 
-
-def _add_blocks(gradients, floats, others, rows, where: Place, grid: Grid):
-    """The gradients with those of one slice: for each block of keys, over those of queries."""
-    a = join_arguments(floats, others)
+    `floats` and `others` are those of `a` without what is scaled and differentiated around them.
+    """
     of_queries, of_keys = block_bounds(cut(AXES, a, where), grid)
+    count, beside = of_keys.shape[-1], beside_strips(others, grid)
+    store = put if count == of_queries.shape[-1] == 1 else _added
 
-    def key_block(j, gradients):
-        first, last = blocks_that_meet(a, of_queries, of_keys[..., j][..., None])
+    def block(others, place):
+        return cut(AXES, others, place), by_heads(cut(AXES, floats, place))
 
-        def query_block(i, state):
-            gradients, of_block = state
+    def query_block(i, gradients):
+        first, last = blocks_that_meet(a, of_queries[..., i][..., None], of_keys)
+        place = where | block_place(i, i, a, grid)
+        query = scaled_query(by_heads(cut(AXES, a, place))).query
+        queries = query, *(rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, place))
+        of_query = jnp.zeros(query.shape, softmax_dtype(query))
+        if grid.strips:
+            part = _gradients_in_strips(*block(others, place), queries, grid.strips)
+            of_query, gradients = part.query, _with_block(gradients, part, place, grid, store)
+            last = jnp.minimum(last, i)
+        factors = _factors(*queries)
+
+        def key_block(j, state):
+            of_query, gradients = state
             place = where | block_place(i, j, a, grid)
-            block = without_repeats(cut(AXES, others, place), i, j, a, grid)
-            queries = [rows_by_heads(x, grid.kv_heads) for x in cut(AXES.query, rows, place)]
-            part = _block_gradients(block, by_heads(cut(AXES, floats, place)), queries)
-            of_block = jax.tree.map(jnp.add, of_block, (part.key, part.value))
-            part = part._replace(query=by_tokens(part.query, block), key=None, value=None)
-            return _added(AXES, gradients, part, place), of_block
+            part, keys = block(beside, place)
+            part = _block_gradients(without_repeats(part, i, j, a, grid), keys, factors)
+            return of_query + part.query, _with_block(gradients, part, place, grid, store)
 
-        place = where | block_place(0, j, a, grid)
-        totals = gradients.key, gradients.value
-        start = tuple(jnp.zeros_like(keys_by_heads(x).mT) for x in cut(AXES.key, totals, place))
-        rest = gradients._replace(key=None, value=None)
-        rest, of_block = lax.fori_loop(first, last, query_block, (rest, start))
-        of_block = tuple(_keys_by_tokens(x, grid) for x in of_block)
-        key, value = _added(AXES.key, totals, of_block, place)
-        return rest._replace(key=key, value=value)
+        state = of_query, gradients
+        of_query, gradients = loop_beside_strips(first, last, key_block, state, count, grid)
+        of_query = by_tokens(of_query, cut(AXES, a, place))
+        return gradients._replace(query=store(AXES.query, gradients.query, of_query, place))
 
-    return lax.fori_loop(0, of_keys.shape[-1], key_block, gradients)
+    return lax.fori_loop(0, of_queries.shape[-1], query_block, gradients)
 
 
-def _block_gradients(others, floats, rows):
-    """The gradients of what one block adds to the output.
+def _with_block(gradients, part, place: Place, grid: Grid, store):
+    """The gradients, but of the queries, with those of the block at `place`."""
+    of_keys = tuple(_keys_by_tokens(x, grid) for x in (part.key, part.value))
+    key, value = store(AXES.key, (gradients.key, gradients.value), of_keys, place)
+    rest, part = (x._replace(query=None, key=None, value=None) for x in (gradients, part))
+    return _added(AXES, rest, part, place)._replace(query=gradients.query, key=key, value=value)
+
+
+def _gradients_in_strips(others, floats, queries, strips: list[Place]):
+    """`_block_gradients` of a block on the diagonal, strip by strip."""
+    total = floats._replace(query=None, key=floats.key.mT, value=floats.value.mT)
+    total, of_queries = _zeros(total), []
+    axes = AXES._replace(key='...S', value='...S')
+    for strip in reversed(strips):  # the longest first: the others are added to its gradients
+        factors = _factors(*cut(BY_HEADS.query, queries, strip))
+        part = _block_gradients(cut(AXES, others, strip), cut(BY_HEADS, floats, strip), factors)
+        of_queries.insert(0, part.query)
+        total = _added(axes, total, part._replace(query=None), strip)
+    return total._replace(query=jnp.concatenate(of_queries, -2))
+
+
+class _Factors(NamedTuple):
+    """Queries of a block and what belongs to them, as products take them."""
+
+    query: Array  # [..., G T, H], scaled if `scales_query`
+    query_left: Array  # [..., H, G T]
+    gradient: Array  # of the output, [..., G T, V]
+    gradient_left: Array  # [..., V, G T]
+    residual: Array  # [..., G T, 1]
+    delta: Array  # [..., G T, 1]
+
+
+def _factors(*rows: Array) -> _Factors:
+    """Of query, output gradient, residual and delta [..., G, T, ...]."""
+    query, gradient, residual, delta = map(long_query, rows)
+    left, gradient_left = as_left_factor(query), as_left_factor(gradient)
+    return _Factors(query, left, gradient, gradient_left, residual, delta)
+
+
+def _block_gradients(others, floats, factors: _Factors):
+    """The gradients of what one block adds to the output, those of keys as [..., H or V, S].
 
     The products query key^T and all else in `floats` are differentiated through the logits, mask
     and dropout as they stand; d logits = weights (d weights - delta) is the softmax's own rule.
     """
-    gradient, residual, delta = map(long_query, rows)  # [..., G T, V] and twice [..., G T, 1]
-    query, key, value = long_query(floats.query), floats.key, floats.value
+    query, left, gradient, gradient_left, residual, delta = factors
     variables = floats._replace(query=None, key=None, value=None)
     if floats.bias is not None:
         variables = variables._replace(bias=floats.bias.astype(residual.dtype))
@@ -129,15 +159,17 @@ def _block_gradients(others, floats, rows):
         weights = jnp.exp(logits - finite(residual).reshape(*logits.shape[:-1], 1))
         return dropped_by_head(weights, a), weights
 
-    (kept, _), pull = jax.vjp(weights, head_products(query, key, residual.dtype), variables)
-    of_kept = jnp.einsum('...TV,...SV->...TS', gradient, value)
+    products = head_products(query, floats.key, residual.dtype)
+    (kept, _), pull = jax.vjp(weights, products, variables)
+    of_kept = jnp.einsum('...TV,...SV->...TS', gradient, floats.value)
     of_weights = jnp.broadcast_to(-delta, of_kept.shape)
     of_products, variables = pull((of_kept.reshape(kept.shape), of_weights.reshape(kept.shape)))
     kept = kept.reshape(of_kept.shape)
+    of_query = jnp.einsum('...TS,...SH->...TH', of_products, floats.key)
     return variables._replace(
-        query=jnp.einsum('...TS,...SH->...TH', of_products, key).reshape(floats.query.shape),
-        key=jnp.einsum('...HT,...TS->...HS', as_left_factor(query), of_products),
-        value=jnp.einsum('...VT,...TS->...VS', as_left_factor(gradient), kept),
+        query=of_query.reshape(floats.query.shape),
+        key=jnp.einsum('...HT,...TS->...HS', left, of_products),
+        value=jnp.einsum('...VT,...TS->...VS', gradient_left, kept),
     )
 
 

@@ -10,13 +10,15 @@ from transformer.functional.attention_blocks import (
     BY_HEADS,
     Grid,
     Place,
+    beside_strips,
     block_bounds,
     block_place,
     blocks_that_meet,
     choose_grid,
     cut,
+    loop_beside_strips,
+    loop_over_slices,
     put,
-    slice_place,
     without_repeats,
 )
 from transformer.functional.attention_heads import (
@@ -28,51 +30,53 @@ from transformer.functional.attention_heads import (
     head_products,
     long_query,
     masked_logits,
+    scaled_query,
     softmax_dtype,
 )
 
 
-def forward(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
-    """Output [B, T, N, V] and log-sum-exp [B, T, N, 1]; `places` of strips, or none for blocks."""
-    grid, dtype = choose_grid(a, places), softmax_dtype(a.query)
+def forward(a: AttentionArguments, strips: list[Place]) -> tuple[Array, Array]:
+    """Output [B, T, N, V] and log-sum-exp [B, T, N, 1]; `strips` as `choose_grid` takes them."""
+    grid, dtype = choose_grid(a, strips), softmax_dtype(a.query)
     rows, V = a.query.shape[:3], a.value.shape[3]
 
-    def step(n, results):
-        where = slice_place(n, a, grid)
-        if places:
-            return put(AXES.query, results, _in_strips(cut(AXES, a, where), places), where)
-        return _put_blocks(results, a, where, grid)
+    def step(place, results):
+        return _put_slice(results, a, place, grid)
 
     results = jnp.zeros((*rows, V), dtype), jnp.zeros((*rows, 1), dtype)
-    return lax.fori_loop(0, grid.slices, step, results)
+    return loop_over_slices(step, results, a, grid)
 
 
-def _in_strips(a: AttentionArguments, places: list[Place]) -> tuple[Array, Array]:
-    """Output [B, T, N, V] and log-sum-exp [B, T, N, 1] of a slice."""
-    heads, parts = by_heads(a), []
-    for place in places:
-        strip = cut(BY_HEADS, heads, place)
-        parts.append(_finished(_online_softmax(_no_keys(strip), strip), strip))
-    return jax.tree.map(lambda *x: jnp.concatenate(x, 1), *parts)
-
-
-def _put_blocks(results, a: AttentionArguments, where: Place, grid: Grid):
+def _put_slice(results, a: AttentionArguments, where: Place, grid: Grid):
     """The results with those of one slice: for each block of queries, over those of keys."""
     of_queries, of_keys = block_bounds(cut(AXES, a, where), grid)
+    count, beside = of_keys.shape[-1], beside_strips(a, grid)
+
+    def block(a, i, j):
+        return scaled_query(by_heads(cut(AXES, a, where | block_place(i, j, a, grid))))
 
     def query_block(i, results):
-        queries, place = of_queries[..., i], where | block_place(i, 0, a, grid)
-        first, last = blocks_that_meet(a, queries[..., None], of_keys)
+        first, last = blocks_that_meet(a, of_queries[..., i][..., None], of_keys)
+        queries = block(a, i, i)
+        state = _no_keys(queries)
+        if grid.strips:
+            state, last = _in_strips(queries, grid.strips), jnp.minimum(last, i)
 
         def key_block(j, state):
-            block = by_heads(cut(AXES, a, where | block_place(i, j, a, grid)))
-            return _online_softmax(state, without_repeats(block, None, j, a, grid))
+            return _online_softmax(state, without_repeats(block(beside, i, j), None, j, a, grid))
 
-        queries_of = by_heads(cut(AXES, a, place))
-        state = lax.fori_loop(first, last, key_block, _no_keys(queries_of))
-        return put(AXES.query, results, _finished(state, queries_of), place)
+        state = loop_beside_strips(first, last, key_block, state, count, grid)
+        place = where | block_place(i, i, a, grid)
+        return put(AXES.query, results, _finished(state, queries), place)
 
     return lax.fori_loop(0, of_queries.shape[-1], query_block, results)
+
+
+def _in_strips(a: AttentionArguments, strips: list[Place]) -> tuple[Array, ...]:
+    """The state of a block's queries after its keys, strip by strip."""
+    parts = [cut(BY_HEADS, a, strip) for strip in strips]
+    states = [_online_softmax(_no_keys(part), part) for part in parts]
+    return jax.tree.map(lambda *x: jnp.concatenate(x, -2), *states)
 
 
 def _no_keys(a: AttentionArguments) -> tuple[Array, Array, Array]:
@@ -94,7 +98,8 @@ def _no_keys(a: AttentionArguments) -> tuple[Array, Array, Array]:
 def _online_softmax(state: tuple[Array, ...], a: AttentionArguments) -> tuple[Array, ...]:
     """The state with one more block of keys."""
     maximum, total, output = state
-    logits = masked_logits(head_products(long_query(a.query), a.key, total.dtype), a)  # [X, T, S]
+    products = head_products(long_query(a.query), a.key, total.dtype)
+    logits = masked_logits(products, a)  # [X, T, S]
     highest = jnp.maximum(maximum, logits.max(-1, keepdims=True))
     weights, decay = jnp.exp(logits - finite(highest)), jnp.exp(maximum - finite(highest))
     *batch, G, T, _ = a.query.shape

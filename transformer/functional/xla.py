@@ -33,7 +33,8 @@ def xla_attention(arguments: AttentionArguments) -> tuple[Array, Array, Array]:
     """
     a = by_heads(arguments)
     if is_cut(arguments):
-        places, S = strips(arguments, MOST_STRIPS), arguments.key.shape[1]
+        T, S = arguments.query.shape[1], arguments.key.shape[1]
+        places = strips(arguments, T, S, MOST_STRIPS)
         outputs, residuals, weights = zip(
             *(_attend(cut(BY_HEADS, a, place)) for place in places), strict=True
         )
