@@ -70,48 +70,41 @@ def all_gradients(arrays, implementation, variables, **arguments):
     return jax.jit(both)(arrays, variables)
 
 
+def assert_blockwise_equals_plain(monkeypatch, t, s, shortest, feature, **bounds):
+    """With strips of at least `shortest` queries for the one, and none for the other."""
+    rest = dict(FEATURES[feature], **bounds)
+    if 'mask' in rest:
+        rest['mask'] = rest['mask'][:, :, :t]
+    with jax.enable_x64(True):
+        variables = {'sinks': jnp.asarray(SINKS, jnp.float64), 'scale': jnp.float64(0.3)}
+        if 'bias' in rest:
+            variables['bias'] = jnp.asarray(rest.pop('bias')[:, :t])
+        arrays = inputs(t, s, dtype=np.float64)
+        plain = all_gradients(arrays, 'xla', variables, **rest)
+        monkeypatch.setattr(attention_strips, 'SHORTEST', shortest)
+        blockwise = all_gradients(arrays, 'blockwise', variables, **rest)
+    for one, other in zip(*map(jax.tree.leaves, (blockwise, plain)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize('S', [3, T, 16])
 @pytest.mark.parametrize('bounds', BOUNDS.values(), ids=BOUNDS)
 @pytest.mark.parametrize('feature', [name for name in FEATURES if name != 'alibi and sinks'])
 def test_slices_of_heads_in_strips_equal_all_queries_at_once(monkeypatch, feature, bounds, S):
     monkeypatch.setattr(attention_strips, 'OF_BLOCK', 4)  # two strips, of 5 and 6
     monkeypatch.setattr(attention_blocks, 'CPU_BUDGET_OF_STRIPS', 2 * 6 * S)  # of one head
-    rest = dict(FEATURES[feature], **bounds)
-    with jax.enable_x64(True):
-        variables = {'sinks': jnp.asarray(SINKS, jnp.float64), 'scale': jnp.float64(0.3)}
-        if 'bias' in rest:
-            variables['bias'] = jnp.asarray(rest.pop('bias'))
-        arrays = inputs(T, S, dtype=np.float64)
-        whole = all_gradients(arrays, 'xla', variables, **rest)
-        monkeypatch.setattr(attention_strips, 'SHORTEST', 2)
-        strips = all_gradients(arrays, 'blockwise', variables, **rest)
-    for one, other in zip(*map(jax.tree.leaves, (strips, whole)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert_blockwise_equals_plain(monkeypatch, T, S, 2, feature, **bounds)
 
 
-@pytest.mark.parametrize('lengths', [(5, 2), (2, 1)], ids=['two blocks', 'five blocks'])
+@pytest.mark.parametrize(('side', 'strip'), [(5, 2), (2, 1)], ids=['two blocks', 'five blocks'])
 @pytest.mark.parametrize('feature', [name for name in FEATURES if name != 'alibi and sinks'])
 def test_strips_on_the_diagonal_and_blocks_below_it_equal_all_queries_at_once(
-    monkeypatch, feature, lengths
+    monkeypatch, feature, side, strip
 ):
-    of_block, of_strip = lengths
-    length = 10
-    rest = {'is_causal': True, **FEATURES[feature]}
-    if 'mask' in rest:
-        rest['mask'] = rest['mask'][:, :, :length]
-    monkeypatch.setattr(attention_strips, 'CPU_SIDE', of_block)
-    monkeypatch.setattr(attention_strips, 'OF_BLOCK', of_strip)
+    monkeypatch.setattr(attention_strips, 'CPU_SIDE', side)
+    monkeypatch.setattr(attention_strips, 'OF_BLOCK', strip)
     monkeypatch.setattr(attention_blocks, 'CPU_BUDGET', 1)  # blocks of one head
-    with jax.enable_x64(True):
-        variables = {'sinks': jnp.asarray(SINKS, jnp.float64), 'scale': jnp.float64(0.3)}
-        if 'bias' in rest:
-            variables['bias'] = jnp.asarray(rest.pop('bias')[:, :length])
-        arrays = inputs(length, length, dtype=np.float64)
-        whole = all_gradients(arrays, 'xla', variables, **rest)
-        monkeypatch.setattr(attention_strips, 'SHORTEST', 1)
-        blocks = all_gradients(arrays, 'blockwise', variables, **rest)
-    for one, other in zip(*map(jax.tree.leaves, (blocks, whole)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    assert_blockwise_equals_plain(monkeypatch, 10, 10, 1, feature, is_causal=True)
 
 
 def strip_sides(T, S=None, heads=(4, 4), **arguments):
