@@ -27,7 +27,7 @@ import jax
 from configs import base
 from transformer.config_files import config_to_json
 from transformer.flops import training_flops_per_token
-from transformer.training.parallel import make_cores_devices
+from transformer.parallel import make_cores_devices
 from transformer.training.reporting import print_table
 from transformer.training.sweep import VectorTrainer, fastest_trainer
 from transformer.training.sweep.runner import Listener, Trial, run_group

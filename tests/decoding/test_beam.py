@@ -13,6 +13,7 @@ from transformer.decoding import beam, beam_search, generate, padding
 from transformer.decoding.generation import start, unrolled
 from transformer.decoding.search import advance, compact, initial_search
 from transformer.errors import UserError
+from transformer.parallel import RowParallel
 
 NEW = 12
 
@@ -161,7 +162,9 @@ def test_results_do_not_depend_on_when_the_cache_is_cleared(monkeypatch, name):
 
 def lowered(name, beam_size, prompts=PROMPTS):
     model, params = unrolled(*make(name))
-    state = jax.eval_shape(lambda: start(model, params, prompts, sources_of(name), 64))
+    state = jax.eval_shape(
+        lambda: start(RowParallel(1), model, params, prompts, sources_of(name), 64)
+    )
     sizes = {'beam_size': beam_size, 'num_results': 1, 'size': 8}
     search = jax.eval_shape(lambda state: initial_search(state, **sizes), state)
     program = functools.partial(advance, config=model.config, vocab_limit=40)

@@ -11,6 +11,7 @@ from transformer.decoding import generate, stream, unrolled
 from transformer.decoding.drafts import Pair, speculate
 from transformer.decoding.generation import start
 from transformer.errors import UserError
+from transformer.parallel import RowParallel
 
 NEW = 20
 MODELS = {
@@ -82,8 +83,9 @@ def test_what_is_drawn_has_the_distribution_of_the_model_alone(top_k):
     changes, count, prompt, temperature = {'vocab_size': 6}, 20_000, [3, 1], 1.5
     (model, params), draft = make(**changes), make('alibi', **changes, num_layers=1)
     (model, params), (draft_model, draft_params) = unrolled(model, params), unrolled(*draft)
-    state = start(model, params, [prompt], None, 16)
-    pair = Pair(state, start(draft_model, draft_params, [prompt], None, 16).cache)
+    one = RowParallel(1)
+    state = start(one, model, params, [prompt], None, 16)
+    pair = Pair(state, start(one, draft_model, draft_params, [prompt], None, 16).cache)
     options = {'temperature': np.float32(temperature)} | (
         {'top_k': np.int32(top_k)} if top_k else {}
     )

@@ -8,6 +8,7 @@ from transformer.decoding import generate, stream
 from transformer.decoding.generation import start, unrolled
 from transformer.decoding.loop import encode
 from transformer.errors import UserError
+from transformer.parallel import RowParallel
 
 NEW = 12
 
@@ -40,14 +41,14 @@ def test_the_tokens_depend_on_the_source_alone_beside_the_prompt():
 
 def test_the_memory_is_projected_once_and_padded_to_a_bucket():
     model, params = unrolled(*make('two_tables'))
-    state = start(model, params, PROMPTS, SOURCES, 32)
+    state = start(RowParallel(3), model, params, PROMPTS, SOURCES, 32)
     assert len(state.memory.layers) == model.config.num_layers
     key, value = state.memory.layers[0]
     assert key.shape == value.shape == (3 * 2, 32, 4)
     expected = np.arange(32) < np.array([[len(source)] for source in SOURCES])
     np.testing.assert_array_equal(state.memory.segment_ids, expected)
     programs = encode._cache_size()
-    start(model, params, PROMPTS, [[1] * 17, [2], [49] * 32], 32)
+    start(RowParallel(3), model, params, PROMPTS, [[1] * 17, [2], [49] * 32], 32)
     assert encode._cache_size() == programs
 
 

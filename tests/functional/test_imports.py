@@ -70,7 +70,7 @@ def test_only_parallel_names_devices():
         used = {dotted(node) for node in ast.walk(ast.parse(path.read_text()))} | set(imports(path))
         if any(starts_with(name, names) for name in used):
             users.add(str(path.relative_to(ROOT)))
-    assert users <= {'transformer/training/parallel.py'}
+    assert users <= {'transformer/parallel.py'}
 
 
 def test_functional_needs_nothing_but_jax(run_python):

@@ -13,9 +13,9 @@ from transformer.config_files import config_to_json
 from transformer.data import load_tokenizer
 from transformer.data.tokenizers import train_tokenizer
 from transformer.modules import Transformer
+from transformer.parallel import DataParallel
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import init_params
-from transformer.training.parallel import DataParallel
 from transformer.training.run_folder import read_run
 from transformer.training.state import TrainState
 

@@ -8,9 +8,9 @@ import pytest
 from parallel_run import make_config, norms
 
 from transformer.errors import UserError
+from transformer.parallel import DataParallel
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.experiment import load_experiment
-from transformer.training.parallel import DataParallel
 
 SCRIPT = str(pathlib.Path(__file__).with_name('parallel_run.py'))
 

@@ -19,6 +19,7 @@ from transformer.decoding.search import (
 )
 from transformer.errors import UserError
 from transformer.modules import Transformer
+from transformer.parallel import RowParallel
 
 FEWEST_STEPS = 32  # between two times that the cache is cleared
 
@@ -77,21 +78,26 @@ def beam_search(
     check_beams(beam_size, length_penalty, num_results)
     check_prompts(model.config, prompts, max_new_tokens, sources)
     model, params = unrolled(model, params)
+    parallel = RowParallel(len(prompts))
+    params = parallel.replicate(params)
     slots = _slots(max(map(len, prompts)) - 1, beam_size, max_new_tokens)
-    state = start(model, params, prompts, sources, slots)
+    state = start(parallel, model, params, prompts, sources, slots)
     size = bucket(max_new_tokens, model.config.max_length)
-    search = initial_search(state, beam_size=beam_size, num_results=num_results, size=size)
+    sizes = {'beam_size': beam_size, 'num_results': num_results, 'size': size}
+    search = parallel.map(initial_search, (0,), **sizes)(state)
     state = state.replace(cache=())
     penalty = np.float32(length_penalty)
     numbers = np.int32(-1 if eos_id is None else eos_id), np.int32(max_new_tokens), penalty
-    options = {'config': model.config, 'vocab_limit': vocab_limit or model.config.vocab_size}
-    search = advance(params, state, search, *numbers, **options)
-    while is_running(search, max_new_tokens):
-        seen = int(search.visible.any(1).sum(-1).max())
-        steps = max_new_tokens - int(search.count)
+    static = {'config': model.config, 'vocab_limit': vocab_limit or model.config.vocab_size}
+    run = parallel.map(advance, (None, 0, 0, None, None, None), donate=(2,), **static)
+    search = run(params, state, search, *numbers)
+    while np.any(running := is_running(search, max_new_tokens)):
+        seen = int(search.visible.any(-2).sum(-1).max())
+        steps = max_new_tokens - int(np.where(running, search.count, max_new_tokens).min())
         slots = max(slots, _slots(seen, beam_size, steps))
-        search = advance(params, state, compact(search, size=slots), *numbers, **options)
-    return _hypotheses(conclude(search, penalty))
+        search = run(params, state, parallel.map(compact, (0,), size=slots)(search), *numbers)
+    found = parallel.map(conclude, (0, None))(search, penalty)
+    return _hypotheses(parallel.gather(found))[: len(prompts)]
 
 
 def _slots(seen: int, beam_size: int, steps: int) -> int:
@@ -104,8 +110,8 @@ def _slots(seen: int, beam_size: int, steps: int) -> int:
 
 
 def _hypotheses(found: Finished) -> list[list[Hypothesis]]:
-    """What was found for each row, on the host."""
-    found = jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), found)
+    """What was found for each row."""
+    found = jax.tree.map(lambda leaf: leaf.tolist(), found)
     results = []
     for row in zip(found.tokens, found.lengths, found.scores, found.log_probs, strict=True):
         best = [

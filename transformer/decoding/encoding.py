@@ -14,6 +14,7 @@ from transformer.decoding.generation import unrolled
 from transformer.decoding.loop import layout
 from transformer.decoding.padding import batches
 from transformer.modules import Transformer
+from transformer.parallel import RowParallel
 
 
 def classify(
@@ -55,9 +56,12 @@ def embed(
 def _read(model, params, rows, batch_size, program) -> np.ndarray:
     """What the program makes of each row, [n, ...]."""
     model, params = unrolled(model, params)
+    parallel = RowParallel(min(len(rows), batch_size))
+    params = parallel.replicate(params)
+    run = parallel.map(program, (None, 0, 0), config=model.config)
     results: list[Any] = [None] * len(rows)
     for indices, *batch in batches(rows, model.config.max_length, batch_size):
-        values = np.asarray(program(params, *batch, config=model.config))
+        values = parallel.gather(run(params, *parallel.split(batch)))
         for index, value in zip(indices, values, strict=False):  # what repeats a row comes last
             results[index] = value
     return np.stack(results)

@@ -14,6 +14,7 @@ from transformer.decoding.loop import CHUNK, State, decode, encode, prefill
 from transformer.decoding.padding import bucket, padded
 from transformer.errors import UserError
 from transformer.modules import Transformer, unstack_layers
+from transformer.parallel import RowParallel
 
 NUM_DRAFTS = 4  # tokens that a smaller model proposes at a time, if the user does not say
 
@@ -63,7 +64,7 @@ def stream(
 
     Prompts, sources and cache are padded to buckets of length, a power of two each. A compiled
     program serves all rows of its buckets and all values of temperature, top_k, top_p and min_p but
-    those that turn the option off.
+    those that turn the option off. Of several prompts each device of this process continues a part.
 
     Args:
         model: a decoder or an encoder_decoder, with a language-model head.
@@ -113,7 +114,6 @@ def stream(
         'key': key if temperature > 0 else None,
         'options': _draw_options(temperature, top_k, top_p, min_p) if temperature > 0 else None,
         'eos_id': np.int32(-1 if eos_id is None else eos_id),
-        'config': model.config,
         'vocab_limit': vocab_limit,
     }
     if draft is None:
@@ -123,16 +123,21 @@ def stream(
 
 
 def _together(
-    model, params, prompts, sources, max_new_tokens, chunk, rows, **options
+    model, params, prompts, sources, max_new_tokens, chunk, rows, key, options, eos_id, vocab_limit
 ) -> Iterator[list[list[int]]]:
     """The chunks of all prompts side by side; options as of `decode`."""
+    parallel = RowParallel(len(prompts))
+    params, rows = parallel.replicate(params), parallel.split(rows)
     slots = bucket(max(map(len, prompts)) + max_new_tokens, model.config.max_length)
-    state = start(model, params, prompts, sources, slots)
+    state = start(parallel, model, params, prompts, sources, slots)
+    static = {'config': model.config, 'vocab_limit': vocab_limit}
+    run = parallel.map(decode, (None, 0, None, 0, None, None, None), donate=(1,), **static)
 
     def advance(state, stop):
-        return decode(params, state, rows=rows, stop=np.int32(stop), **options)
+        state, tokens = run(params, state, key, rows, options, eos_id, np.int32(stop))
+        return state, parallel.gather(tokens)[: len(prompts)]
 
-    return _chunks(state, advance, max_new_tokens, int(options['eos_id']), chunk)
+    return _chunks(state, advance, len(prompts), max_new_tokens, int(eos_id), chunk)
 
 
 def _in_turn(
@@ -155,17 +160,18 @@ def _with_drafts(
 
     def advance(pair, stop):
         limits = {'stop': np.int32(stop), 'limit': np.int32(max_new_tokens)}
-        return speculate(
-            params, draft_params, pair, draft_config=draft_model.config, **limits, **options
-        )
+        configs = {'config': model.config, 'draft_config': draft_model.config}
+        return speculate(params, draft_params, pair, **configs, **limits, **options)
 
     slots = bucket(len(prompt) + max_new_tokens + options['num_drafts'])
-    state = start(model, params, [prompt], None, slots)
-    pair = Pair(state, start(draft_model, draft_params, [prompt], None, slots).cache)
-    return _chunks(pair, advance, max_new_tokens, int(options['eos_id']), chunk)
+    parallel = RowParallel(1)
+    state = start(parallel, model, params, [prompt], None, slots)
+    pair = Pair(state, start(parallel, draft_model, draft_params, [prompt], None, slots).cache)
+    return _chunks(pair, advance, 1, max_new_tokens, int(options['eos_id']), chunk)
 
 
 def start(
+    parallel: RowParallel,
     model: Transformer,
     params: Any,
     prompts: Sequence[Sequence[int]],
@@ -174,24 +180,30 @@ def start(
 ) -> State:
     """The state before the first new token of checked rows, with a cache of so many slots.
 
-    The model is `unrolled`.
+    The model is `unrolled`, and `parallel` has spread its parameters.
     """
     config = model.config
     memory = None
     if sources is not None:
-        memory = encode(params, *padded(sources, config.max_length), config=config)
+        read = parallel.map(encode, (None, 0, 0), config=config)
+        memory = read(params, *parallel.split(padded(sources, config.max_length)))
     tokens, lengths = padded([prompt[:-1] for prompt in prompts], config.max_length)
     newest = np.array([prompt[-1] for prompt in prompts], np.int32)
-    return prefill(params, tokens, lengths, newest, memory, config=config, size=slots)
+    run = parallel.map(prefill, (None, 0, 0, 0, 0), config=config, size=slots)
+    return run(params, *parallel.split((tokens, lengths, newest)), memory)
 
 
-def _chunks(state, advance, max_new_tokens, eos_id, chunk) -> Iterator[list[list[int]]]:
-    """The new tokens of `advance(state, stop)`, called until all are made or all rows ended."""
-    ended = [False] * len(state.ended)
+def _chunks(state, advance, size, max_new_tokens, eos_id, chunk) -> Iterator[list[list[int]]]:
+    """The new tokens of `advance(state, stop)`, called until all are made or all rows ended.
+
+    Args:
+        size: rows. Where all those of a device have ended, its count rises no more.
+    """
+    ended = [False] * size
     count = 0
     while count < max_new_tokens and not all(ended):
         state, tokens = advance(state, min(count + chunk, max_new_tokens))
-        made = int(state.count) - count
+        made = int(np.max(state.count)) - count
         count += made
         new = np.asarray(tokens)[:, :made].tolist()
         for i, row in enumerate(new):

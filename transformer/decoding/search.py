@@ -92,8 +92,8 @@ def initial_search(state: State, *, beam_size: int, num_results: int, size: int)
 
 
 def is_running(search: Search, stop: int | jax.Array) -> jax.Array:
-    """Whether there is anything left to find with `stop` new tokens."""
-    return (search.count < stop) & ~search.ended.all()
+    """Whether there is anything left to find with `stop` new tokens; of several devices each."""
+    return (search.count < stop) & ~search.ended.all(-1)
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'vocab_limit'), donate_argnames='search')

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from transformer.training.parallel import DataParallel
+from transformer.parallel import DataParallel
 
 
 def evaluate(

@@ -15,12 +15,12 @@ from transformer.errors import UserError, check_choice
 from transformer.functional import span_lengths
 from transformer.functional.accelerators import KERNELS
 from transformer.modules import Transformer
+from transformer.parallel import DataParallel
 from transformer.ranges import check_ranges, flat
 from transformer.training.adapters import adapter_scale, add_adapters, frozen_paths
 from transformer.training.checkpoint import Checkpoints
 from transformer.training.objectives import check_objective, make_corruption
 from transformer.training.optimizers import OPTIMIZERS, check_pattern, make_optimizer
-from transformer.training.parallel import DataParallel
 from transformer.training.schedules import SCHEDULES
 from transformer.training.state import TrainState
 from transformer.training.step import Recipe, eval_step, hyperparameters, train_step

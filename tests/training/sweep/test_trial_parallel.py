@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer.errors import UserError
-from transformer.training.parallel import TrialParallel
+from transformer.parallel import TrialParallel
 
 SCRIPT = str(pathlib.Path(__file__).with_name('trials_run.py'))
 

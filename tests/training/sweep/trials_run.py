@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.training.parallel import TrialParallel
+from transformer.parallel import TrialParallel
 
 
 def layout(chunk):

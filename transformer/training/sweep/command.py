@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from transformer.errors import UserError
+from transformer.parallel import make_cores_devices
 from transformer.ranges import flat
 from transformer.training.experiment import SPELLING_TASKS, check_config
-from transformer.training.parallel import make_cores_devices
 from transformer.training.reporting import print_table
 from transformer.training.sweep.groups import (
     SHARED_HOST_FIELDS,

@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 from transformer.data.datasets import TrainingSet, read_ahead
 from transformer.errors import UserError
 from transformer.modules import Transformer
+from transformer.parallel import DataParallel, TrialParallel
 from transformer.training.evaluation import means
 from transformer.training.experiment import Experiment, init_params, load_experiment
 from transformer.training.optimizers import make_optimizer
-from transformer.training.parallel import DataParallel, TrialParallel
 from transformer.training.state import TrainState
 from transformer.training.step import eval_step, hyperparameters, train_step
 from transformer.training.sweep.groups import (

@@ -1,9 +1,9 @@
-"""Batches or trials spread over devices with pmap: the only file that names devices."""
+"""Batches, rows or trials spread over devices with pmap: the only file that names devices."""
 
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -113,7 +113,87 @@ def make_cores_devices() -> None:
             jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
 
 
-class TrialParallel:
+class _Spread:
+    """Arrays of rows or trials, as many of them on each of some devices."""
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        self.devices = tuple(devices)
+        self._mesh = Mesh(np.array(devices), (AXIS,))
+
+    def split(self, tree: Any) -> Any:
+        """Arrays [n, ...] as [devices, n / devices, ...], a part on each device."""
+        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
+        count = len(self.devices)
+        parts = jax.tree.map(lambda a: np.reshape(a, (count, -1, *np.shape(a)[1:])), tree)
+        return jax.device_put(parts, sharding)
+
+    def replicate(self, tree: Any) -> Any:
+        """The tree on every device, for an argument that all rows or trials share."""
+        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
+
+    def gather(self, tree: Any) -> Any:
+        """The inverse of `split`, in host memory."""
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.device_get(tree))
+
+
+class RowParallel(_Spread):
+    """Runs programs for rows that never meet, a part of the rows on each device.
+
+    Nothing connects the devices, so each goes at its own pace. A single one has the rows as they
+    are: nothing is split or moved then, and a program is a plain call.
+    """
+
+    def __init__(self, rows: int):
+        """Takes all devices of this process, or as many as there are rows."""
+        super().__init__(jax.local_devices()[:rows])
+        self._is_single = len(self.devices) == 1
+
+    def split(self, tree: Any) -> Any:
+        """Arrays [n, ...] on the devices; the last row is repeated until they divide the rows."""
+        if self._is_single:
+            return tree
+
+        def filled(a):
+            more = -len(a) % len(self.devices)
+            return np.pad(a, [(0, more)] + [(0, 0)] * (np.ndim(a) - 1), 'edge')
+
+        return super().split(jax.tree.map(filled, tree))
+
+    def replicate(self, tree: Any) -> Any:
+        """The tree on every device, for an argument that all rows share."""
+        return tree if self._is_single else super().replicate(tree)
+
+    def gather(self, tree: Any) -> Any:
+        """Arrays [n, ...] in host memory; rows that `split` repeated come last."""
+        return jax.device_get(tree) if self._is_single else super().gather(tree)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        in_axes: tuple[int | None, ...],
+        donate: tuple[int, ...] = (),
+        **static: Any,
+    ) -> Callable[..., Any]:
+        """`function` of some rows over all of them, compiled once for the same arguments of `map`.
+
+        Args:
+            function: compiled for a single device, with its own donations.
+            in_axes: of each argument, 0: made by `split` or by such a program, or None: shared.
+            donate: arguments that are consumed.
+            **static: further arguments, hashable.
+        """
+        if self._is_single:
+            return functools.partial(function, **static)
+        return _mapped(function, in_axes, donate, self.devices, **static)
+
+
+@functools.lru_cache
+def _mapped(function, in_axes, donate, devices, **static):
+    call = functools.partial(function, **static)
+    return jax.pmap(call, AXIS, in_axes=in_axes, devices=devices, donate_argnums=donate)
+
+
+class TrialParallel(_Spread):
     """Runs one function for many trials: equal numbers on each device, there chunk by chunk.
 
     Arrays of the trials are [devices, trials of a device, ...], made by `split`.
@@ -130,31 +210,16 @@ class TrialParallel:
         Raises:
             UserError: this process has fewer devices than `num_devices`.
         """
-        self.devices = DataParallel(num_devices).devices[:trials]
-        share = -(-trials // len(self.devices))
+        devices = DataParallel(num_devices).devices[:trials]
+        share = -(-trials // len(devices))
         self.chunk = min(chunk or share, share)
         self.per_device = -(-share // self.chunk) * self.chunk
-        self._mesh = Mesh(np.array(self.devices), (AXIS,))
+        super().__init__(devices)
 
     @property
     def slots(self) -> int:
         """Trials that one call computes."""
         return len(self.devices) * self.per_device
-
-    def split(self, tree: Any) -> Any:
-        """Arrays [slots, ...] as [devices, slots / devices, ...], a part on each device."""
-        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        shape = len(self.devices), self.per_device
-        parts = jax.tree.map(lambda a: np.reshape(a, (*shape, *np.shape(a)[1:])), tree)
-        return jax.device_put(parts, sharding)
-
-    def replicate(self, tree: Any) -> Any:
-        """The tree on every device, for an argument that all trials share."""
-        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
-
-    def gather(self, tree: Any) -> Any:
-        """The inverse of `split`, in host memory."""
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.device_get(tree))
 
     def map(
         self, function: Callable[..., Any], in_axes: tuple[int | None, ...], donate: bool = False
