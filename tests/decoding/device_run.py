@@ -11,8 +11,10 @@ from decoding_models import ENDS, PROMPTS, SOURCES, make
 from transformer.decoding import beam_search, embed, generate, stream
 from transformer.parallel import RowParallel
 
-ROWS = [*PROMPTS, [8, 30], [22, 21, 20, 19]]
+# The first end first, so that devices stop at different times.
+ROWS = [PROMPTS[0], PROMPTS[2], [8, 30], [22, 21, 20, 19], PROMPTS[1]]
 NEW = 20
+LONGEST = 24  # of a search: the cache is cleared on the way
 
 
 def greedy(prompts):
@@ -21,8 +23,7 @@ def greedy(prompts):
 
 
 def search(name, prompts, sources=None):
-    """Long enough that the cache is cleared."""
-    options = {'beam_size': 3, 'num_results': 2, 'max_new_tokens': 24, 'length_penalty': 0.6}
+    options = {'beam_size': 3, 'num_results': 2, 'max_new_tokens': LONGEST, 'length_penalty': 0.6}
     found = beam_search(*make(name), prompts, sources, eos_id=ENDS[name], **options)
     return [[[one.tokens, one.score] for one in best] for best in found]
 
