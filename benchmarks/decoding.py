@@ -4,8 +4,9 @@
 
 Every row of a batch has a prompt of 32 tokens and gets 224 more, whatever they are. Ours are
 `generate` and `beam_search` with the parameters passed through `unrolled` once, as generate.py does
-it. A roofline is what must be read and multiplied at the measured rates: for every step the
-weights once, and for every row its cache so far.
+it, where several prompts go to the cores as devices of their own (JAX_NUM_CPU_DEVICES), and to all
+cores as one device beside it. A roofline is what must be read and multiplied at the measured rates:
+for every step the weights once, and for every row its cache so far.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from gpt2 import Shape
 from harness import Job, Measurement, Row, installed, measure, over, row, run_benchmark, time_rows
 from rates import contestants, rate
 
-OURS, HUGGINGFACE = 'ours', 'HF generate'
+OURS, ONE_DEVICE, HUGGINGFACE = 'ours', 'ours, one device', 'HF generate'
 # Name, prompts, beams, and how many times the peer's rate is owed.
 SETTINGS = ('batch 1', 1, 1, '>= 4.0'), ('batch 8', 8, 1, '>= 4.0'), ('4 x beam 4', 4, 4, '>= 6.0')
 
@@ -33,6 +34,14 @@ def prompt_length(shape: Shape) -> int:
 
 
 def make_ours(shape: Shape, folder: str, count: int, beams: int) -> Job:
+    from transformer.parallel import make_cores_devices
+
+    make_cores_devices()
+    return make_on_devices(shape, folder, count, beams)
+
+
+def make_on_devices(shape: Shape, folder: str, count: int, beams: int) -> Job:
+    """On all devices that this process has."""
     from transformer.decoding import beam_search, generate, unrolled
     from transformer.interop import load_pretrained
     from transformer.modules import Transformer
@@ -93,7 +102,7 @@ def agreement(a: Measurement, b: Measurement) -> float:
 def rows(args: argparse.Namespace) -> Iterator[Row]:
     shape = gpt2.TINY if args.tiny else Shape()
     settings = SETTINGS[::2] if args.tiny else SETTINGS
-    makers = {OURS: make_ours}
+    makers = {OURS: make_ours, ONE_DEVICE: make_on_devices}
     if installed('torch', 'transformers'):
         makers[HUGGINGFACE] = make_huggingface
     with tempfile.TemporaryDirectory() as folder:
@@ -102,11 +111,12 @@ def rows(args: argparse.Namespace) -> Iterator[Row]:
             (name, peer): (make, shape, folder, prompts, beams)
             for name, prompts, beams, _ in settings
             for peer, make in makers.items()
+            if peer != ONE_DEVICE or prompts > 1
         }
         found = measure(jobs | contestants('matmul', 'read', tiny=args.tiny), args.rounds)
     rates = rate(found['read']), rate(found['matmul'])
     for name, prompts, beams, owed in settings:
-        own = {peer: found[name, peer] for peer in makers}
+        own = {peer: found[name, peer] for peer in makers if (name, peer) in found}
         yield from setting_rows(shape, own, rates, name, prompts, beams, owed)
 
 

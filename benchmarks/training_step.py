@@ -4,10 +4,12 @@
 
 Forward, backward, clipping by the global norm and AdamW, on one batch that is there already; the
 model and the tokens are the same for all (nanodo's model has no biases, which makes it smaller).
-Ours is the step that train.py runs.
+Ours is the step that train.py runs, on all cores as one device and on each as a device of its own
+(JAX_NUM_CPU_DEVICES).
 """
 
 import argparse
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,15 +18,19 @@ from gpt2 import Shape
 from harness import Job, Row, installed, measure, over, row, run_benchmark, time_rows
 from rates import contestants, reached
 
+OURS, DEVICES = 'ours', 'ours, a device a core'
 FLAX, NANOGPT, HUGGINGFACE, NANODO = 'flax.linen', 'nanoGPT', 'HF GPT-2', 'nanodo'
 OWED = {NANOGPT: '>= 1.0', FLAX: '>= 1.3'}
 
 
-def make_ours(shape: Shape) -> Job:
+def make_ours(shape: Shape, by_core: bool) -> Job:
     import jax
 
     from transformer.flops import count_parameters, training_flops_per_token
+    from transformer.parallel import make_cores_devices
 
+    if by_core:
+        make_cores_devices()
     # Of model.remat's policies the fastest here: see benchmarks/remat.py.
     experiment = gpt2.make_ours(shape, scan=True, remat='dots_with_no_batch_dims_saveable')
     tokens, targets = gpt2.make_tokens(shape)
@@ -130,19 +136,23 @@ def peers(args: argparse.Namespace, shape: Shape) -> dict[str, tuple[Callable[..
 
 def rows(args: argparse.Namespace) -> Iterator[Row]:
     shape = gpt2.TINY if args.tiny else Shape()
-    jobs = {'ours': (make_ours, shape)} | peers(args, shape)
+    jobs = {OURS: (make_ours, shape, False)} | peers(args, shape)
+    cores = len(os.sched_getaffinity(0))
+    if cores > 1 and shape.batch % cores == 0:
+        jobs[DEVICES] = make_ours, shape, True
     found = measure(jobs | contestants('matmul', tiny=args.tiny), args.rounds)
-    matmul, ours = found.pop('matmul'), found['ours']
+    matmul, ours = found.pop('matmul'), found[OURS]
     for name, one in found.items():
         if name != NANODO and one.facts['parameters'] != ours.facts['parameters']:
             raise SystemExit(f'error: {name} has another number of parameters: {one.facts}')
     work = f'{shape.layers} layers, {shape.width} wide'
     yield from time_rows(work, found, 'tokens/s', shape.batch * shape.length)
-    for name, one in found.items():
-        if name != 'ours':
-            yield row(work, f'tokens/s, ours / {name}', over(one, ours), 'x', OWED.get(name, ''))
-    share = reached(ours, matmul, ours.facts['flops'])
-    yield row(work, 'ours, of the matmul rate', share, 'of the best', '>= 0.8')
+    own = {name: found.pop(name) for name in (OURS, DEVICES) if name in found}
+    for name, one in own.items():
+        for peer, other in found.items():
+            yield row(work, f'tokens/s, {name} / {peer}', over(other, one), 'x', OWED.get(peer, ''))
+        share = reached(one, matmul, one.facts['flops'])
+        yield row(work, f'{name}, of the matmul rate', share, 'of the best', '>= 0.8')
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
