@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from transformer.functional import affine, merge_heads, split_heads
+from transformer.functional import affine, merge_heads, split_heads, unembed
 
 B, T, N, H = 2, 3, 4, 5
 SHAPES = [(4, 7), (7, 4), (5, 5)]  # narrow to wide, wide to narrow, square
@@ -111,3 +111,32 @@ def test_split_and_merge_name_shapes_that_do_not_fit():
         split_heads(np.zeros((B, T, 9)), np.zeros((10, N, H)))
     with pytest.raises(ValueError, match=r'x \[2, 3, 4, 7\] and w \[4, 5, 10\]'):
         merge_heads(np.zeros((B, T, N, 7)), np.zeros((N, H, 10)))
+
+
+@pytest.mark.parametrize('shape', [(7,), (1, 1, 7), (2, 7), (4, 8, 7), (3, 11, 7)])
+def test_unembed_multiplies_by_every_row_of_the_table(shape):
+    """Of one, few and many rows of activations."""
+    x, table = normal(0, *shape), normal(1, 9, 7)
+    with jax.enable_x64(True):
+        expected = np.einsum('...d,vd->...v', x, table)
+        np.testing.assert_allclose(jax.jit(unembed)(x, table), expected, atol=1e-12)
+        check_grads(jax.jit(unembed), (x, table), order=2, modes=['fwd', 'rev'])
+        many = jax.vmap(unembed, (None, 0))(x, np.stack([table, 2 * table]))
+        np.testing.assert_allclose(many, np.stack([expected, 2 * expected]), atol=1e-12)
+
+
+def test_unembed_sums_up_in_the_dtype_it_returns():
+    x, table = (jnp.asarray(normal(i, 4, 256), jnp.bfloat16) for i in range(2))
+    expected = np.asarray(x, np.float64) @ np.asarray(table, np.float64).T
+    products = unembed(x, table, dtype=jnp.float32)
+    assert products.dtype == jnp.float32
+    np.testing.assert_allclose(products, expected, atol=1e-4)
+    assert unembed(x, table).dtype == jnp.bfloat16
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='other devices take the plain product')
+@pytest.mark.parametrize(('rows', 'first'), [(1, (1, 7)), (2, (9, 7)), (32, (9, 7)), (33, (33, 7))])
+def test_the_table_comes_first_for_few_rows(rows, first):
+    text = jax.jit(unembed).lower(np.ones((rows, 7)), np.ones((9, 7))).as_text()
+    operand = re.search(r'dot_general.*: \(tensor<(\d+)x(\d+)x', text)
+    assert tuple(map(int, operand.groups())) == first

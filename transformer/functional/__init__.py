@@ -33,7 +33,7 @@ from transformer.functional.positions import (
     relative_buckets,
     sinusoidal,
 )
-from transformer.functional.projections import affine, merge_heads, split_heads
+from transformer.functional.projections import affine, merge_heads, split_heads, unembed
 from transformer.functional.sampling import (
     apply_temperature,
     filtered,
@@ -91,6 +91,7 @@ __all__ = [
     'sum_over_chunks',
     'top_k',
     'top_p',
+    'unembed',
     'weighted_sum',
     'window_mask',
 ]

@@ -1,4 +1,4 @@
-"""Products of activations and weights: to another width, to heads, and back from heads."""
+"""Products of activations and weights: to another width, to heads and back, to a vocabulary."""
 
 import functools
 
@@ -10,6 +10,8 @@ from jax.typing import ArrayLike, DTypeLike
 
 from transformer.functional.cpu import on_cpu
 
+FEW_ROWS = 32  # of activations, which a CPU multiplies by a table from the right
+
 
 def affine(
     x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None, *, dtype: DTypeLike | None = None
@@ -18,6 +20,21 @@ def affine(
     product = _cpu_product if on_cpu() else _plain_product
     y = product(jnp.asarray(x), jnp.asarray(w), dtype)
     return y if b is None else y + b
+
+
+def unembed(x: ArrayLike, table: ArrayLike, *, dtype: DTypeLike | None = None) -> Array:
+    """x E^T with x [..., D] and E [V, D], the rows of which embed the tokens (Press and Wolf 2017).
+
+    Summed up, and returned, in `dtype` if given. The table is read as it lies: for 2 to 32 rows of
+    activations, as in decoding, it is the left factor on a CPU (0.5 to 0.65 x the time on one core;
+    the barrier keeps XLA from turning the product round again).
+    """
+    x, table = jnp.asarray(x), jnp.asarray(table)
+    rows = x.reshape(-1, x.shape[-1])  # [N, D]
+    if not on_cpu() or not 1 < len(rows) <= FEW_ROWS:
+        return affine(x, table.T, dtype=dtype)
+    products = lax.optimization_barrier(_plain_product(table, rows.T, dtype)).T
+    return products.reshape(*x.shape[:-1], len(table))
 
 
 def split_heads(x: ArrayLike, w: ArrayLike, b: ArrayLike | None = None) -> Array:

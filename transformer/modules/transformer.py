@@ -9,7 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from transformer.config import TransformerConfig
-from transformer.functional import ACTIVATIONS, affine, mean_pool
+from transformer.functional import ACTIVATIONS, affine, mean_pool, unembed
 from transformer.modules.cache import LayerCache
 from transformer.modules.context import Context, Dropout, drop
 from transformer.modules.stack import Stack
@@ -58,6 +58,8 @@ class Head(nn.Module):
     def __call__(self, x: jax.Array, table: jax.Array) -> jax.Array:
         x, table = self.operands(x, table)
         dtype = jnp.promote_types(x.dtype, jnp.float32)
+        if self.config.tie_embeddings:
+            return self.outputs(unembed(x, table, dtype=dtype))
         return self.outputs(affine(x, table.T, dtype=dtype))
 
     def operands(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array]:
