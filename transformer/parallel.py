@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,31 @@ from transformer.errors import UserError
 AXIS = 'data'
 
 
-class DataParallel:
+class _Spread:
+    """Arrays of rows or trials, equal numbers of them on each of some devices."""
+
+    def __init__(self, devices: Sequence[jax.Device]):
+        self.devices = tuple(devices)
+        mesh = Mesh(np.array(devices), (AXIS,))
+        self._by_device = NamedSharding(mesh, PartitionSpec(AXIS))
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
+        self._put = functools.partial(jax.device_put, device=self._by_device)
+
+    def split(self, tree: Any) -> Any:
+        """This process's arrays [n, ...] as [devices, n / devices, ...], a part on each device."""
+        count = len(self.devices)
+        return self._put(jax.tree.map(lambda a: np.reshape(a, (count, -1, *np.shape(a)[1:])), tree))
+
+    def replicate(self, tree: Any) -> Any:
+        """The tree on every device, shapes unchanged."""
+        return jax.device_put(tree, self._everywhere)
+
+    def gather(self, tree: Any) -> Any:
+        """The inverse of `split`, in host memory."""
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.device_get(tree))
+
+
+class DataParallel(_Spread):
     """Runs steps on equal parts of a batch, one a device, with the state on every device.
 
     The state keeps its plain shapes: `jax.pmap` with in_axes=None and out_axes=None takes and
@@ -35,12 +59,9 @@ class DataParallel:
                 f'parallel.devices is {num_devices}, but this process has {len(devices)} '
                 f'{devices[0].platform} device(s).'
             )
-        self.devices = devices[:num_devices]
-        self._mesh = Mesh(np.array(self.devices), (AXIS,))
-        by_device = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        self._put = functools.partial(jax.device_put, device=by_device)
+        super().__init__(devices[:num_devices])
         if len(self.devices) == 1:  # a compiled call has a sixth of the host's work
-            self._put = jax.jit(lambda parts: parts, out_shardings=by_device)
+            self._put = jax.jit(lambda parts: parts, out_shardings=self._by_device)
 
     @property
     def process(self) -> tuple[int, int]:
@@ -66,15 +87,6 @@ class DataParallel:
         """The least number of rows, not below this one, that all devices divide."""
         parts = len(self.devices) * jax.process_count()
         return -(-rows // parts) * parts
-
-    def replicate(self, tree: Any) -> Any:
-        """The tree on every device, shapes unchanged."""
-        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
-
-    def split(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """This process's rows [B, ...] as [devices, B / devices, ...], a part on each device."""
-        parts = {k: v.reshape(len(self.devices), -1, *v.shape[1:]) for k, v in batch.items()}
-        return self._put(parts)
 
     def train(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """`step(state, batch, axis_name=...)` over all devices; the given state is consumed."""
@@ -111,29 +123,6 @@ def make_cores_devices() -> None:
     if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
         with contextlib.suppress(RuntimeError):
             jax.config.update('jax_num_cpu_devices', len(os.sched_getaffinity(0)))
-
-
-class _Spread:
-    """Arrays of rows or trials, as many of them on each of some devices."""
-
-    def __init__(self, devices: Sequence[jax.Device]):
-        self.devices = tuple(devices)
-        self._mesh = Mesh(np.array(devices), (AXIS,))
-
-    def split(self, tree: Any) -> Any:
-        """Arrays [n, ...] as [devices, n / devices, ...], a part on each device."""
-        sharding = NamedSharding(self._mesh, PartitionSpec(AXIS))
-        count = len(self.devices)
-        parts = jax.tree.map(lambda a: np.reshape(a, (count, -1, *np.shape(a)[1:])), tree)
-        return jax.device_put(parts, sharding)
-
-    def replicate(self, tree: Any) -> Any:
-        """The tree on every device, for an argument that all rows or trials share."""
-        return jax.device_put(tree, NamedSharding(self._mesh, PartitionSpec()))
-
-    def gather(self, tree: Any) -> Any:
-        """The inverse of `split`, in host memory."""
-        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), jax.device_get(tree))
 
 
 class RowParallel(_Spread):
