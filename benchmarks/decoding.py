@@ -4,9 +4,9 @@
 
 Every row of a batch has a prompt of 32 tokens and gets 224 more, whatever they are. Ours are
 `generate` and `beam_search` with the parameters passed through `unrolled` once, as generate.py does
-it, where several prompts go to the cores as devices of their own (JAX_NUM_CPU_DEVICES), and to all
-cores as one device beside it. A roofline is what must be read and multiplied at the measured rates:
-for every step the weights once, and for every row its cache so far.
+it, on all cores as one device and, of several prompts, on each as a device of its own
+(JAX_NUM_CPU_DEVICES). A roofline is what must be read and multiplied at the measured rates: for
+every step the weights once, and for every row its cache so far.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from gpt2 import Shape
 from harness import Job, Measurement, Row, installed, measure, over, row, run_benchmark, time_rows
 from rates import contestants, rate
 
-OURS, ONE_DEVICE, HUGGINGFACE = 'ours', 'ours, one device', 'HF generate'
+OURS, DEVICES, HUGGINGFACE = 'ours', 'ours, a device a core', 'HF generate'
 # Name, prompts, beams, and how many times the peer's rate is owed.
 SETTINGS = ('batch 1', 1, 1, '>= 4.0'), ('batch 8', 8, 1, '>= 4.0'), ('4 x beam 4', 4, 4, '>= 6.0')
 
@@ -33,15 +33,14 @@ def prompt_length(shape: Shape) -> int:
     return shape.length // 8
 
 
-def make_ours(shape: Shape, folder: str, count: int, beams: int) -> Job:
+def make_by_core(shape: Shape, folder: str, count: int, beams: int) -> Job:
     from transformer.parallel import make_cores_devices
 
     make_cores_devices()
-    return make_on_devices(shape, folder, count, beams)
+    return make_ours(shape, folder, count, beams)
 
 
-def make_on_devices(shape: Shape, folder: str, count: int, beams: int) -> Job:
-    """On all devices that this process has."""
+def make_ours(shape: Shape, folder: str, count: int, beams: int) -> Job:
     from transformer.decoding import beam_search, generate, unrolled
     from transformer.interop import load_pretrained
     from transformer.modules import Transformer
@@ -102,7 +101,7 @@ def agreement(a: Measurement, b: Measurement) -> float:
 def rows(args: argparse.Namespace) -> Iterator[Row]:
     shape = gpt2.TINY if args.tiny else Shape()
     settings = SETTINGS[::2] if args.tiny else SETTINGS
-    makers = {OURS: make_ours, ONE_DEVICE: make_on_devices}
+    makers = {OURS: make_ours, DEVICES: make_by_core}
     if installed('torch', 'transformers'):
         makers[HUGGINGFACE] = make_huggingface
     with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +110,7 @@ def rows(args: argparse.Namespace) -> Iterator[Row]:
             (name, peer): (make, shape, folder, prompts, beams)
             for name, prompts, beams, _ in settings
             for peer, make in makers.items()
-            if peer != ONE_DEVICE or prompts > 1
+            if peer != DEVICES or prompts > 1
         }
         found = measure(jobs | contestants('matmul', 'read', tiny=args.tiny), args.rounds)
     rates = rate(found['read']), rate(found['matmul'])
@@ -136,16 +135,20 @@ def setting_rows(
         rates: bytes read and FLOPs in a second.
         name, prompts, beams, owed: as in SETTINGS.
     """
-    ours, new = found[OURS], shape.length - prompt_length(shape)
+    new = shape.length - prompt_length(shape)
     yield from time_rows(name, found, 'tokens/s', prompts * new)
-    if HUGGINGFACE in found:
-        peer = found[HUGGINGFACE]
-        yield row(name, f'tokens/s, ours / {HUGGINGFACE}', over(peer, ours), 'x', owed)
-        yield row(name, f'tokens as {HUGGINGFACE}', agreement(ours, peer), 'of all')
-    least = least_seconds(shape, prompts * beams, ours.facts['parameters'], *rates)
-    shares = [least / seconds for seconds in ours.seconds]
-    owed = '>= 0.6' if prompts * beams == 1 else ''
-    yield row(name, 'ours, of the roofline', shares, 'of the best', owed)
+    least = least_seconds(shape, prompts * beams, found[OURS].facts['parameters'], *rates)
+    share_owed = '>= 0.6' if prompts * beams == 1 else ''
+    for who in (OURS, DEVICES):
+        if who not in found:
+            continue
+        ours = found[who]
+        if HUGGINGFACE in found:
+            peer = found[HUGGINGFACE]
+            yield row(name, f'tokens/s, {who} / {HUGGINGFACE}', over(peer, ours), 'x', owed)
+            yield row(name, f'{who}, tokens as {HUGGINGFACE}', agreement(ours, peer), 'of all')
+        shares = [least / seconds for seconds in ours.seconds]
+        yield row(name, f'{who}, of the roofline', shares, 'of the best', share_owed)
 
 
 if __name__ == '__main__':

@@ -25,6 +25,10 @@ class _Spread:
         self._everywhere = NamedSharding(mesh, PartitionSpec())
         self._put = functools.partial(jax.device_put, device=self._by_device)
 
+    @property
+    def _is_single(self) -> bool:
+        return len(self.devices) == 1
+
     def split(self, tree: Any) -> Any:
         """This process's arrays [n, ...] as [devices, n / devices, ...], a part on each device."""
         count = len(self.devices)
@@ -60,7 +64,7 @@ class DataParallel(_Spread):
                 f'{devices[0].platform} device(s).'
             )
         super().__init__(devices[:num_devices])
-        if len(self.devices) == 1:  # a compiled call has a sixth of the host's work
+        if self._is_single:  # a compiled call has a sixth of the host's work
             self._put = jax.jit(lambda parts: parts, out_shardings=self._by_device)
 
     @property
@@ -90,28 +94,22 @@ class DataParallel(_Spread):
 
     def train(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """`step(state, batch, axis_name=...)` over all devices; the given state is consumed."""
-        return jax.pmap(
-            lambda state, batch: step(state, batch, axis_name=AXIS),
-            axis_name=AXIS,
-            in_axes=(None, 0),
-            out_axes=None,
-            devices=self._pmap_devices(),
-            donate_argnums=0,
-        )
+        return self._map(step, donate_argnums=0)
 
     def evaluate(self, step: Callable[..., Any]) -> Callable[[Any, Any], Any]:
         """`step(params, batch, axis_name=...)` over all devices."""
+        return self._map(step)
+
+    def _map(self, step, **donation):
         return jax.pmap(
-            lambda params, batch: step(params, batch, axis_name=AXIS),
+            lambda shared, batch: step(shared, batch, axis_name=AXIS),
             axis_name=AXIS,
             in_axes=(None, 0),
             out_axes=None,
-            devices=self._pmap_devices(),
+            # Naming devices would leave out those of the other processes.
+            devices=None if jax.process_count() > 1 else self.devices,
+            **donation,
         )
-
-    def _pmap_devices(self):
-        # Naming devices would leave out those of the other processes.
-        return None if jax.process_count() > 1 else self.devices
 
 
 def make_cores_devices() -> None:
@@ -135,7 +133,6 @@ class RowParallel(_Spread):
     def __init__(self, rows: int):
         """Takes all devices of this process, or as many as there are rows."""
         super().__init__(jax.local_devices()[:rows])
-        self._is_single = len(self.devices) == 1
 
     def split(self, tree: Any) -> Any:
         """Arrays [n, ...] on the devices; the last row is repeated until they divide the rows."""

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from transformer.functional.cpu import on_cpu
 
-FEW_ROWS = 32  # of activations, which a CPU multiplies by a table from the right
+FEW_ROWS = 32  # of activations, at most: a CPU then takes the table as the left factor
 
 
 def affine(

@@ -60,7 +60,7 @@ class Head(nn.Module):
         dtype = jnp.promote_types(x.dtype, jnp.float32)
         if self.config.tie_embeddings:
             return self.outputs(unembed(x, table, dtype=dtype))
-        return self.outputs(affine(x, table.T, dtype=dtype))
+        return self.outputs(affine(x, table.T, dtype=dtype))  # its own matrix lies as [E, V]
 
     def operands(self, x: jax.Array, table: jax.Array) -> tuple[jax.Array, jax.Array]:
         """[B, T, E] and [V, E], whose products the logits are made of."""
