@@ -32,7 +32,7 @@ class _Spread:
     def split(self, tree: Any) -> Any:
         """This process's arrays [n, ...] as [devices, n / devices, ...], a part on each device."""
         count = len(self.devices)
-        return self._put(jax.tree.map(lambda a: np.reshape(a, (count, -1, *np.shape(a)[1:])), tree))
+        return self._put(jax.tree.map(lambda a: a.reshape(count, -1, *a.shape[1:]), tree))
 
     def replicate(self, tree: Any) -> Any:
         """The tree on every device, shapes unchanged."""
